@@ -134,6 +134,15 @@ fn several_numbers_of_threads_are_compared_beside_a_control() {
 }
 
 #[test]
+fn blocks_of_every_order_are_aligned() {
+    for order in ["1", "2", "3", "9"] {
+        let report = record(&["-o", order, "-b", "3", "--rounds", "1", "--free"]);
+        assert_eq!(rows(&report).len(), DEMOS.len());
+        assert!(rows(&report).iter().all(|row| row["free_ms"].is_number()), "{order}");
+    }
+}
+
+#[test]
 fn the_largest_blocks_can_be_had() {
     // A block of the largest order is 1 GiB; those that write into it would need the memory.
     let report = record(&["-o", "18", "-b", "2", "--free", "-d", "bitset", "-d", "atomic"]);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use hectare_buddy::{FrameId, MAX_ORDER, Order};
 
 use super::subjects::{self, FRAME_BYTES, Job, Listed, Subject};
@@ -302,7 +302,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             let demo = Demo { blocks, order, batch: args.batch, frees, warms, shuffled };
             let result = subject.with(blocks * order.frames(), threads, demo);
             if !subject.is_control() {
-                verify(&result.blocks, order)?;
+                verify(&result.blocks, order).context(subject.name)?;
             }
             if args.print_addresses && round == 0 {
                 for block in &result.blocks {

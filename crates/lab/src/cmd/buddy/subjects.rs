@@ -265,7 +265,9 @@ impl Listed {
                     buddy_alloc::buddy_alloc::BuddyAllocParam::new(base, bytes, FRAME_BYTES);
                 // SAFETY: the memory is this function's own and outlives the allocator.
                 let allocator = unsafe { buddy_alloc::buddy_alloc::BuddyAlloc::new(param) };
-                hand_out(OfBuddyAlloc { allocator, base: memory.base() }, threads, job)
+                // Blocks are aligned from where they begin, behind its own data.
+                let base = memory.base() + bytes - allocator.available_bytes();
+                hand_out(OfBuddyAlloc { allocator, base }, threads, job)
             }
         }
     }
