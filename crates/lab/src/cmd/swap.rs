@@ -122,12 +122,12 @@ fn read(path: &Path) -> anyhow::Result<Recorded> {
 }
 
 fn parse(text: &str) -> anyhow::Result<Recorded> {
-    ensure!(text.ends_with('\n') || text.is_empty(), "it is cut: its last line has no end");
     let mut lines = text.lines().zip(1..);
     match lines.next() {
         Some((MAGIC, _)) => {}
         _ => bail!("this is no file of swap events: its first line is not `{MAGIC}`"),
     }
+    ensure!(text.ends_with('\n'), "it is cut: its last line has no end");
     let (mut made, mut events) = (Vec::new(), Vec::new());
     for (line, number) in lines {
         if let Some(comment) = line.strip_prefix('#') {
@@ -295,7 +295,10 @@ mod tests {
         let recorded = parse(good).expect("a good file");
         assert_eq!(recorded.made, "of a test");
         assert_eq!(recorded.events[1], Event { page: 7, length_bytes: 0 });
-        assert!(parse("7 100\n").is_err());
+        for other in ["7 100\n", "", "HECTRACE"] {
+            let error = parse(other).err().expect("another file").to_string();
+            assert!(error.contains("no file of swap events"), "{other}: {error}");
+        }
         let cut = parse("hectare-swap 1\n7 100\n7 20").err().expect("a length without its end");
         assert!(cut.to_string().contains("its last line has no end"), "{cut}");
         let bad = parse("hectare-swap 1\n7 100\n7 1o0\n");
