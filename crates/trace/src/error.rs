@@ -35,8 +35,8 @@ impl fmt::Display for Error {
             Self::Write(_) => f.write_str("cannot be written"),
             Self::NotAFile { found } => write!(
                 f,
-                "this is {found}; a trace is read at any place of a regular file: store it in one \
-                 first, and give that"
+                "this is {found}; a trace must be a regular file, since it is not read from its beginning \
+                 to its end"
             ),
             Self::NotATrace => f.write_str(
                 "this is not a hectare trace (it does not begin with \"HECTRACE\"); \
