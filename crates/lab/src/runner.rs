@@ -47,7 +47,7 @@ pub(crate) use held::hold;
 use sample::Tree;
 pub(crate) use sample::{Sample, descendants, mean_bytes};
 use served::Lookout;
-pub(crate) use served::{Served, Shortfall, still_runs};
+pub(crate) use served::{Lacking, Served, Shortfall, still_runs};
 pub(crate) use surroundings::{
     Processors, Surroundings, affinity, listed, parse_processors, pin_to, set_surroundings,
 };

@@ -201,14 +201,17 @@ pub(crate) fn found() -> Vec<Subject> {
     subjects
 }
 
+/// The file that holds the recorder.
+pub(crate) const RECORDER: &str = "libhectare_recorder.so";
+
 /// The recorder's library beside this executable.
 ///
 /// # Errors
 /// When it is not there, or cannot be preloaded from there.
 pub(crate) fn recorder_library() -> anyhow::Result<PathBuf> {
-    let library = beside_executable("libhectare_recorder.so").context(
-        "libhectare_recorder.so is not beside this executable; build it with `cargo build --release`",
-    )?;
+    let library = beside_executable(RECORDER).with_context(|| {
+        format!("{RECORDER} is not beside this executable; build it with `cargo build --release`")
+    })?;
     undivided(&library)?;
     Ok(library)
 }

@@ -188,6 +188,29 @@ impl Lookout {
     }
 }
 
+/// Whether what a process runs was loaded without a library that it should have.
+#[derive(Debug, Default)]
+pub(crate) struct Lacking {
+    /// Where the program's stack begins.
+    stack: u64,
+    has: Option<Has>,
+}
+
+impl Lacking {
+    /// Looks at the process, once for every program that it runs; `library` ends the library's path.
+    pub(crate) fn look(&mut self, pid: u32, library: &Path) {
+        let Some(stat) = Stat::of(pid as i32).filter(|stat| !stat.has_ended) else { return };
+        if stat.stack != self.stack || matches!(self.has, None | Some(Has::NotYet)) {
+            *self = Self { stack: stat.stack, has: Some(has(pid as i32, Some(library))) };
+        }
+    }
+
+    /// Whether it was seen to lack the library.
+    pub(crate) fn is_certain(&self) -> bool {
+        self.has == Some(Has::No)
+    }
+}
+
 /// What is read from `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {

@@ -474,3 +474,30 @@ fn what_cannot_be_recorded_is_told_and_its_launcher_not_advised_on() {
     let told = unwrapped(&output.stdout);
     assert!(told.contains(&unwrapped(explained.as_bytes())), "{told}");
 }
+
+#[test]
+fn what_was_started_without_the_recorder_is_told_and_its_launcher_not_advised_on() {
+    build_recorder();
+    let folder = Folder::new("dropped");
+    let (program, trace) = (folder.at("program"), folder.at("t.hxt"));
+    let source = "#include <stdlib.h>\n#include <unistd.h>\n\
+        int main(void) { free(malloc(9)); usleep(500000); return 0; }\n";
+    assert!(compile(source, &[], &program));
+    let told = format!("ran {program} without the recorder: LD_PRELOAD was dropped on the way");
+    let scripts =
+        [format!("env -i {program}; exit 0"), format!("unset LD_PRELOAD; {program}; exit 0")];
+    for script in scripts {
+        let output = hectare(&["record", "-o", &trace, "--", "sh", "-c", &script]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(stderr(&output).contains(&told), "{script}: {}", stderr(&output));
+    }
+    let output =
+        hectare(&["record", "-o", &trace, "--", "sh", "-c", &format!("{program}; exit 0")]);
+    assert!(!stderr(&output).contains("without the recorder"), "{}", stderr(&output));
+    let choose = ["choose", "--rounds", "1", "--allocators", "system", "--", "env", "-i", &program];
+    let output = hectare(&choose);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let refused = "no advice: of `env` only a launcher was recorded";
+    assert!(stderr(&output).contains(&told), "{}", stderr(&output));
+    assert!(stderr(&output).contains(refused), "{}", stderr(&output));
+}

@@ -1,4 +1,4 @@
-//! What a recorded program runs that its recorder cannot be preloaded into.
+//! What a recorded program runs that its recorder cannot be preloaded into, or was not.
 //!
 //! Such a program leaves no file, so that it ran can only be seen while it does. It is looked for now
 //! and then: one that ends soon may be missed, and has taken little.
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::shortened;
-use crate::runner;
+use crate::runner::{self, Lacking};
+use crate::subject::RECORDER;
 use crate::subject::program::{self, Obstacle};
 
 /// Looking at all processes takes at most one part in this many of the time,
@@ -27,7 +28,8 @@ pub(crate) struct Unreached {
     /// The processes whose last program it was.
     pub(crate) pids: Vec<u32>,
     path: PathBuf,
-    obstacle: Obstacle,
+    /// Why no library is loaded into it; `None` if it was started without being told to load one.
+    obstacle: Option<Obstacle>,
 }
 
 impl Unreached {
@@ -38,7 +40,16 @@ impl Unreached {
             [pid] => format!("process {pid} ran"),
             pids => format!("{} processes ran", pids.len()),
         };
-        format!("{whom} what cannot be recorded: {}", obstacle.explain(path))
+        match obstacle {
+            Some(obstacle) => {
+                format!("{whom} what cannot be recorded: {}", obstacle.explain(path))
+            }
+            None => format!(
+                "{whom} {} without the recorder: LD_PRELOAD was dropped on the way (`env -i`, \
+                 `sudo`, a script that unsets it)",
+                path.display()
+            ),
+        }
     }
 }
 
@@ -82,8 +93,8 @@ pub(super) fn silent(raw: &Path, is_recorded: impl Fn(u32) -> bool) -> Vec<Silen
 /// Looks at the programs that a process and its descendants run.
 pub(super) struct Lookout {
     root: u32,
-    /// What each process was last seen to run: before that it was a launcher.
-    last: BTreeMap<u32, PathBuf>,
+    /// What each process was last seen to run, and whether without the recorder: before that it was a launcher.
+    last: BTreeMap<u32, (PathBuf, Lacking)>,
     /// When those below the root are looked at again.
     due: Instant,
 }
@@ -110,20 +121,26 @@ impl Lookout {
 
     fn note(&mut self, pid: u32) {
         if let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) {
-            self.last.insert(pid, path);
+            let (last, lacking) = self.last.entry(pid).or_default();
+            *last = path;
+            lacking.look(pid, Path::new(RECORDER));
         }
     }
 
     /// Those of the programs seen that the recorder cannot reach.
     pub(super) fn unreached(self) -> Vec<Unreached> {
-        let mut processes: BTreeMap<PathBuf, Vec<u32>> = BTreeMap::new();
-        for (pid, path) in self.last {
-            processes.entry(path).or_default().push(pid);
+        let mut processes: BTreeMap<PathBuf, Vec<(u32, Lacking)>> = BTreeMap::new();
+        for (pid, (path, lacking)) in self.last {
+            processes.entry(path).or_default().push((pid, lacking));
         }
-        // A file that is gone, or no program any more, says nothing.
-        let unreached = |(path, pids): (PathBuf, Vec<u32>)| {
-            let obstacle = program::obstacle(&path).ok()??;
-            Some(Unreached { pids, path, obstacle })
+        let unreached = |(path, mut seen): (PathBuf, Vec<(u32, Lacking)>)| {
+            // A file that is gone, or no program any more, says nothing.
+            let obstacle = program::obstacle(&path).ok()?;
+            if obstacle.is_none() {
+                seen.retain(|(_, lacking)| lacking.is_certain());
+            }
+            let pids: Vec<u32> = seen.into_iter().map(|(pid, _)| pid).collect();
+            (!pids.is_empty()).then_some(Unreached { pids, path, obstacle })
         };
         processes.into_iter().filter_map(unreached).collect()
     }
