@@ -73,6 +73,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 /// Sets the machine, for the duration of `command` if there is one.
 fn set(command: &[OsString]) -> anyhow::Result<()> {
+    if let Some(program) = command.first() {
+        subject::program::resolve(program)?;
+    }
     let flag = runner::interrupted();
     let control = Control::take(command.is_empty())?;
     control.notes.iter().for_each(|note| eprintln!("{note}"));
@@ -85,11 +88,6 @@ fn set(command: &[OsString]) -> anyhow::Result<()> {
     let mut child = std::process::Command::new(program)
         .args(arguments)
         .spawn()
-        .map_err(|error| {
-            // The system says of a script without its interpreter that the script is not there.
-            let why = subject::program::resolve(program).err();
-            why.unwrap_or_else(|| error.into())
-        })
         .with_context(|| format!("cannot start `{}`", program.to_string_lossy()))?;
     // Ctrl-C reaches the command from the terminal; a signal to us alone is passed on, once.
     let mut is_told = false;
