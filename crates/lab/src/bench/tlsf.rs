@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Study, parse_range};
+use crate::cmd::Exit;
 use crate::list;
 use crate::report::{Report, Row, Series};
 use crate::stats::geometric_mean;
@@ -76,15 +77,18 @@ impl Args {
         let is_meant = |only: &String, name: &str| {
             if names.contains(only) { only == name } else { name.contains(only.as_str()) }
         };
+        for only in &self.only {
+            anyhow::ensure!(
+                names.iter().any(|name| is_meant(only, name)),
+                Exit::misused(format!(
+                    "--only: no subject is called {only}; there are: {}",
+                    names.join(", ")
+                ))
+            );
+        }
         whos.retain(|who| {
             self.only.is_empty() || self.only.iter().any(|only| is_meant(only, who.name()))
         });
-        anyhow::ensure!(
-            !whos.is_empty(),
-            "no subject is called {}; there are: {}",
-            self.only.join(" or "),
-            names.join(", ")
-        );
         Ok(whos)
     }
 }
