@@ -68,7 +68,13 @@ fn salvage(source: &Path, target: &Path, good: &Summary) -> anyhow::Result<Strin
         source.display()
     );
     let same = target.canonicalize().ok() == source.canonicalize().ok();
-    ensure!(!same, "--salvage {}: the trace itself is given as its own copy", target.display());
+    ensure!(
+        !same,
+        Exit::misused(format!(
+            "--salvage {}: the trace itself is given as its own copy",
+            target.display()
+        ))
+    );
     let done = place::done(target);
     place::replace(target, |new| {
         seal(source, new, SealOptions::default())?;
