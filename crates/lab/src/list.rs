@@ -6,6 +6,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use anyhow::bail;
+
+use crate::cmd::Exit;
+
 /// Files. A value that names a file is that file, whatever commas are in its name.
 pub(crate) fn files(given: &[PathBuf]) -> Vec<PathBuf> {
     let divided = |value: &PathBuf| -> Vec<PathBuf> {
@@ -32,6 +36,17 @@ pub(crate) fn with_parameters(given: &[String]) -> Vec<String> {
         }
     }
     names
+}
+
+/// Refuses a list in which something comes twice: its figures would stand there twice, under one name.
+///
+/// # Errors
+/// When it does; `option` is in the message.
+pub(crate) fn refuse_twice(option: &str, list: &[String]) -> anyhow::Result<()> {
+    match list.iter().enumerate().find(|&(nth, name)| list[..nth].contains(name)) {
+        Some((_, name)) => bail!(Exit::misused(format!("{option}: {name} is given twice"))),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use hectare_pool::Pool;
 use hectare_store::{Codec, Config, Lz4, Stats, Store, Zstd};
 
 use super::Exit;
+use crate::list;
 use crate::machine::page_bytes;
 use crate::output::Outputs;
 use crate::pools;
@@ -55,6 +56,7 @@ pub(crate) struct Args {
 pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     args.sources.check()?;
     args.pools = pools::asked(&args.pools)?;
+    list::refuse_twice("--codecs", &args.codecs)?;
     let pages = args.sources.collect()?;
     ensure!(!pages.is_empty(), "there is no whole page, {} bytes, to store", page_bytes());
     let no_device = Device::missing().map(|what| format!("the kernel's zram was left out: {what}"));

@@ -58,11 +58,12 @@ pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
 /// The pools that `--pools` asks for, each of which can be made.
 ///
 /// # Errors
-/// As [`make`], as a wrong argument.
+/// As [`make`], as a wrong argument, and when one is given twice.
 pub(crate) fn asked(given: &[String]) -> anyhow::Result<Vec<String>> {
     let specs = list::with_parameters(given);
     ensure!(!specs.is_empty(), Exit::misused(format!("no pool is given; there are: {SPECS}")));
     specs.iter().try_for_each(|spec| make(spec).map(drop)).or_misused()?;
+    list::refuse_twice("--pools", &specs)?;
     Ok(specs)
 }
 
