@@ -193,6 +193,8 @@ mod tests {
         let refused = |arguments: &[&str]| parse(arguments).unwrap_err().to_string();
         let message = refused(&["--json", "-", "--csv", "-"]);
         assert!(message.contains("--json and --csv cannot both be written to the standard output"));
+        let message = refused(&["--json", "/dev/stdout", "--csv", "-"]);
+        assert!(message.contains("--json and --csv cannot both be written to the standard output"));
         let message = refused(&["--markdown", "no-such.file", "--report", "no-such.file"]);
         assert!(message.contains("--markdown and --report") && message.contains("no-such.file"));
         let message = refused(&["--json", "no-such.file", "--csv", "./no-such.file"]);

@@ -77,13 +77,18 @@ pub(crate) fn writable(kind: Kind) -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(move |path| check(&path, kind).map(|()| path))
 }
 
-/// Whether a path stands for the standard output.
+/// Whether a path stands for the standard output. Where that is a file, one of its other names would have the file
+/// replaced, and what else is printed would be lost.
 pub(crate) fn is_standard_output(path: &Path) -> bool {
-    path.as_os_str() == "-"
+    const NAMES: [&str; 4] = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
+    NAMES.iter().any(|name| path.as_os_str() == *name)
 }
 
 /// The same path for all names of a place.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
+    if is_standard_output(path) {
+        return PathBuf::from("-");
+    }
     let known = |path: &Path| path.canonicalize().ok();
     let beside = || {
         let folder = std::path::absolute(path).ok()?.parent().and_then(known)?;

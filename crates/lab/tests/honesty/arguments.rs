@@ -204,6 +204,20 @@ fn what_a_missing_tool_leaves_undone_is_an_error() {
 }
 
 #[test]
+fn the_standard_output_is_known_by_its_other_names() {
+    let folder = Folder::new("names-of-output");
+    for place in ["-", "/dev/stdout", "/proc/self/fd/1"] {
+        let path = folder.at("output");
+        let mut command = Command::new(HECTARE);
+        command.args(["buddy", "-b", "9", "--rounds", "1", "--json", place]);
+        let output = command.stdout(File::create(&path).unwrap()).output().unwrap();
+        assert!(stderr(&output).contains("list-vec"), "{place}: {}", stderr(&output));
+        let record = std::fs::read_to_string(&path).unwrap();
+        assert!(serde_json::from_str::<serde_json::Value>(&record).is_ok(), "{place}: {record}");
+    }
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_panic() {
     let script = format!("{HECTARE} bench --list | head -1");
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
