@@ -48,6 +48,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("profile::opens_in_go_pprof", &["cc", "go"], opens_in_go_pprof);
     suite.test_with("profile::signals_anywhere", &["cc"], signals_anywhere);
     suite.test_with("profile::signal_while_idle", &["cc"], signal_while_idle);
+    suite.test_with("profile::one_signal_for_both", &["cc"], one_signal_for_both);
     suite.test_with("profile::forked_processes_have_their_own", &["cc"], forked_processes);
     suite.test_with("profile::forks_amid_walks", &["cc"], || {
         Profiled::run("forks-amid-walks", "forks_amid_walks", "prof_sample:64")?.done()
@@ -389,6 +390,20 @@ fn signal_while_idle() -> Outcome {
     })?;
     let files = run.files()?.len();
     ensure(files == 2, || run.ended.describe(&format!("{files} files: by signal, at the end")))?;
+    run.done()
+}
+
+/// The same signal writes the statistics and a file of the profile.
+fn one_signal_for_both() -> Outcome {
+    let options = "prof_signal:10,stats_signal:10";
+    let run = Profiled::run_with("both", "signal_while_idle", options, |command| {
+        command.env("TEST_SIGNAL", "10");
+    })?;
+    let files = run.files()?.len();
+    let texts = run.ended.stderr.matches("hectare: statistics of ").count();
+    ensure((files, texts) == (2, 1), || {
+        run.ended.describe(&format!("{files} files, {texts} texts"))
+    })?;
     run.done()
 }
 
