@@ -7,11 +7,17 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
+/// Where that is: `-` is the standard input, as it is the standard output for what is written.
+fn place(path: &Path) -> &Path {
+    if path.as_os_str() == "-" { Path::new("/dev/stdin") } else { path }
+}
+
 /// Opens it. If it is a pipe the user is told, since reading takes as long as its writer does.
 ///
 /// # Errors
 /// When it cannot be opened; the path is in the message.
 pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
+    let path = place(path);
     if fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo()) {
         eprintln!("reading {}, a pipe, to its end …", path.display());
     }
@@ -24,6 +30,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
 /// When it cannot be read, or is neither a file nor a pipe: a device need not have an end. The path
 /// is in the message.
 pub(crate) fn whole(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let path = place(path);
     let name = || path.display().to_string();
     let kind = fs::metadata(path).with_context(name)?.file_type();
     ensure!(kind.is_file() || kind.is_fifo(), "{}: this is neither a file nor a pipe", name());

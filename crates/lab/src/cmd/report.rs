@@ -13,7 +13,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE.html", default_value = "hectare-report.html",
         value_parser = place::writable(Kind::Html))]
     output: PathBuf,
-    /// Records written by --json
+    /// Records written by --json; `-` is the standard input
     #[arg(required = true, value_name = "FILE.json")]
     records: Vec<PathBuf>,
 }

@@ -218,6 +218,15 @@ fn the_standard_output_is_known_by_its_other_names() {
 }
 
 #[test]
+fn a_record_goes_from_one_command_to_the_next() {
+    let script =
+        format!("{HECTARE} buddy -b 9 --rounds 1 --json - | {HECTARE} report - --output -");
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(output.stdout.starts_with(b"<!doctype html>"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_panic() {
     let script = format!("{HECTARE} bench --list | head -1");
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
