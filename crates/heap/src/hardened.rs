@@ -108,6 +108,8 @@ pub(crate) struct Hardened<S: System> {
     large_objects: AtomicUsize,
     /// Whether an object was ever to become shorter where there was no memory to move it to. Nothing tells it from the others.
     keeps_longer: AtomicBool,
+    /// Whether a large object was ever given room to grow. Nothing tells it from the others.
+    gives_room: AtomicBool,
     /// When this process was forked; 0 if it was not. Its parent and siblings draw by the same numbers otherwise.
     salt: AtomicU64,
 }
@@ -213,6 +215,7 @@ impl<S: System> Hardened<S> {
             seals_large: AtomicBool::new(false),
             large_objects: AtomicUsize::new(0),
             keeps_longer: AtomicBool::new(false),
+            gives_room: AtomicBool::new(false),
             salt: AtomicU64::new(0),
         }
     }
@@ -382,23 +385,55 @@ impl<S: System> Hardened<S> {
         if self.keeps_longer.load(Relaxed) {
             return heap.usable_bytes(start).is_ok_and(|usable| bytes <= usable);
         }
+        self.is_as_long(heap, start, place, bytes, align)
+    }
+
+    /// Whether a new object for `bytes`, at most `isize::MAX`, aligned to `align`, might be as long as that at `start`, in
+    /// `place`.
+    fn is_as_long(
+        &self,
+        heap: &Heap<S>,
+        start: NonNull<u8>,
+        place: Place,
+        bytes: usize,
+        align: usize,
+    ) -> bool {
         let with_page = bytes + self.sealed_bytes(heap);
         let least = with_page.next_multiple_of(heap.source().page_bytes());
         match (place, slot_class(bytes, align)) {
             (Place::Small { class, .. }, Some(claimed)) => class == claimed,
             (Place::Run { frames }, None) => {
                 heap.may_be_run_for(start, frames, with_page, align)
-                    || self.may_be_older(least, frames * FRAME_BYTES)
+                    || self.may_be_longer(least, frames * FRAME_BYTES)
             }
-            (Place::Huge { bytes }, None) => bytes == least || self.may_be_older(least, bytes),
+            (Place::Huge { bytes }, None) => bytes == least || self.may_be_longer(least, bytes),
             _ => false,
         }
     }
 
-    /// Whether a large object of `bytes` may be from before this front (which resizes none in place), and have
-    /// kept its length when `least` was asked for: at most an eighth of it is then too much.
-    fn may_be_older(&self, least: usize, bytes: usize) -> bool {
-        !self.seals_large.load(Relaxed) && (least..=least + least / 7).contains(&bytes)
+    /// Whether a large object of `bytes` may be longer than `least`, which was asked for: by an eighth at most, if it has room to
+    /// grow, or is from before this front.
+    fn may_be_longer(&self, least: usize, bytes: usize) -> bool {
+        let may_be = !self.seals_large.load(Relaxed) || self.gives_room.load(Relaxed);
+        may_be && (least..=least + least / 7).contains(&bytes)
+    }
+
+    /// Whether the object at `object` stays where it is if it is to hold `bytes`.
+    pub(crate) fn stays(&self, heap: &Heap<S>, object: NonNull<u8>, bytes: usize) -> bool {
+        bytes <= isize::MAX as usize
+            && heap
+                .place_of(object)
+                .is_ok_and(|place| self.is_as_long(heap, object, place, bytes, MIN_ALIGN))
+    }
+
+    /// How many bytes to take where an object of `old_bytes` must move to hold `bytes`: if it is large and grows, it gets room,
+    /// so that a block that grows page by page is not copied each time.
+    pub(crate) fn moved_bytes(&self, old_bytes: usize, bytes: usize) -> usize {
+        let with_room = Heap::<S>::moved_run_bytes(old_bytes, bytes);
+        if with_room > bytes {
+            self.gives_room.store(true, Relaxed);
+        }
+        with_room
     }
 
     /// Notes that an object stays longer than its owner has asked for: from now on it may say any size up to that.

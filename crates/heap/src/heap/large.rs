@@ -108,7 +108,7 @@ impl<S: System> Heap<S> {
     }
 
     /// How many bytes to take where a run of `old_bytes` must move to hold `bytes`.
-    pub(super) fn moved_run_bytes(old_bytes: usize, bytes: usize) -> usize {
+    pub(crate) fn moved_run_bytes(old_bytes: usize, bytes: usize) -> usize {
         let is_growing = bytes > old_bytes && old_bytes > LONGEST_CACHED_FRAMES * FRAME_BYTES;
         if is_growing { bytes.max(old_bytes + old_bytes / ROOM_SHARE) } else { bytes }
     }

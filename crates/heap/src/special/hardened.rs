@@ -27,7 +27,8 @@ impl Process {
         self.hardened.free(&self.heap, object, claim);
     }
 
-    /// Always moves to a new object, so that what the old one held is gone with it, unless memory for a shorter one is out.
+    /// Moves to a new object, so that what the old one held is gone with it, unless a new one would be as long, or memory for a
+    /// shorter one is out.
     ///
     /// # Safety
     /// As [`realloc`](Process::realloc).
@@ -41,7 +42,14 @@ impl Process {
             Ok(bytes) => bytes,
             Err(cause) => cause.abort(&Os, "realloc", object.as_ptr()),
         };
-        let (moved, _) = self.hardened.malloc(&self.heap, bytes, MIN_ALIGN);
+        if self.hardened.stays(&self.heap, object, bytes) {
+            return object.as_ptr();
+        }
+        let malloc = |bytes| self.hardened.malloc(&self.heap, bytes, MIN_ALIGN).0;
+        let mut moved = malloc(self.hardened.moved_bytes(old_bytes, bytes));
+        if moved.is_null() {
+            moved = malloc(bytes);
+        }
         if moved.is_null() && bytes <= old_bytes {
             self.hardened.keep_longer();
             return object.as_ptr();

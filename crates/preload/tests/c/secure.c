@@ -286,6 +286,28 @@ static void is_sound_with_kept_sizes(void) {
     CHECK(longer > 0);
 }
 
+/* Where a block that grows by so much at a time moves on its way to `end`; each time its owner says its size when it is freed. */
+static size_t moves(size_t step, size_t end) {
+    size_t moves = 0, bytes = step;
+    char *block = malloc(bytes);
+    for (; bytes < end; bytes += step) {
+        memset(block + bytes - step, (int)(bytes / step % 251), step);
+        char *grown = realloc(block, bytes + step);
+        CHECK(grown && malloc_usable_size(grown) >= bytes + step);
+        moves += grown != block;
+        block = grown;
+    }
+    for (size_t at = 0; at + step < bytes; at += step) CHECK(block[at] == (char)((at / step + 1) % 251), "%zu", at);
+    free_sized(block, bytes);
+    return moves;
+}
+
+/* A string that grows by some bytes at a time moves where its class or its pages end, a long block by an eighth at a time. */
+static void is_quick_to_grow(void) {
+    size_t by_bytes = moves(16, 1000000), by_pages = moves(4096, 32 << 20);
+    CHECK(by_bytes < 150 && by_pages < 150, "%zu, %zu", by_bytes, by_pages);
+}
+
 /* A process may have some 65,000 mappings, and a sealed page makes two more. */
 static void is_frugal_with_mappings(void) {
     for (int i = 0; i < 70000; i++) opaque(malloc(8000));
@@ -390,7 +412,7 @@ int main(int argc, char **argv) {
         CASE(read_after_free_large), CASE(is_zero_when_freed),
         CASE(is_zero_behind_the_quarantine), CASE(is_quarantined),
         CASE(is_random), CASE(is_random_in_each_child), CASE(is_random_in_each_raw_child),
-        CASE(is_sound_with_sizes), CASE(is_sound_with_kept_sizes),
+        CASE(is_sound_with_sizes), CASE(is_sound_with_kept_sizes), CASE(is_quick_to_grow),
         CASE(is_frugal_with_mappings), CASE(is_frugal_with_zeros), CASE(is_told_in_numbers), CASE(is_sound_as_it_shrinks),
         CASE(is_sound_at_its_limit), CASE(is_sound),
     };

@@ -39,6 +39,7 @@ const PROPERTIES: &[&str] = &[
     "is_random_in_each_raw_child",
     "is_sound_with_sizes",
     "is_sound_with_kept_sizes",
+    "is_quick_to_grow",
     "is_frugal_with_mappings",
     "is_frugal_with_zeros",
     "is_told_in_numbers",
