@@ -1,8 +1,8 @@
 //! The heap: cache → pool → bin → backend.
 //!
-//! Its caller, in a program the process (`process.rs`), keeps a [`Cache`] for each thread. It calls the fast path
-//! first, and the slow path of the same name only when that declines. The fast paths are inlined
-//! into the caller and touch the cache, the page map and the object, nothing else.
+//! The caller (in a program, `process.rs`) keeps a [`Cache`] for each thread. It calls a fast path
+//! first, and the slow path of the same name only if the fast path declines. The fast paths are
+//! inlined into the caller. They touch only the cache, the page map and the object.
 
 mod batches;
 mod free;
@@ -52,23 +52,25 @@ pub(crate) use slabs::MAX_SEALED;
 /// Invariants
 /// 1. Every object of a size class is in exactly one place: with a caller, in one cache, on one
 ///    list of a CPU, in one pool, free in its slab, or with the hardened front.
-/// 2. Locks are taken in this order: the looker's, which is only tried except before a fork; the gate
-///    of the CPUs' lists; that of the caches left behind, alone; a pool's, that of the pools' growth, or a
-///    bin's, then an opener's or the leaver's, and the backend's; the huge table's, alone. Before a fork all are held, those that
-///    are otherwise taken alone, too.
-/// 3. What each call reads (the keys and the view of the first region) lies at another offset in its
-///    page than the lists of a cache (`heap/keys.rs`); hence the order of the fields.
+/// 2. Locks are taken in this order: the looker's, which is only tried except before a fork; the
+///    gate of the CPUs' lists; that of the left caches, alone; a pool's, that of the pools' growth,
+///    or a bin's; an opener's or the leaver's; the backend's; the huge table's, alone. Before a
+///    fork all are held, those that are otherwise taken alone, too.
+/// 3. What each call reads (the keys and the view of the first region) lies at other offsets in its
+///    page than the lists of a cache (`heap/keys.rs`). This dictates the order of the fields.
 ///
-/// Orderings: the atomics here, of the backend, of `Extremes` and of `Pace` are counts and hints. They decide when
-/// something is done and how much, never whether it may be done: so all are `Relaxed`, and a stale one does no harm. What
-/// threads hand to each other they hand over under locks; for what is read of a region without one see `region/view.rs`,
-/// for the lists of CPUs `sequence.rs` and `cpu_lists.rs`.
+/// Orderings: the atomics here, of the backend, of `Extremes` and of `Pace` are counts and hints.
+/// They decide when something is done and how much, never whether it may be done. So all are
+/// `Relaxed`, and a stale value does no harm. Threads hand memory to each other under locks. For
+/// what is read of a region without a lock see `region/view.rs`; for the lists of CPUs see
+/// `sequence.rs` and `cpu_lists.rs`.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct Heap<S: System> {
-    /// By class; what else a page can be has none.
+    /// By class. The other states of a page have no bin.
     bins: [Lock<Bin, S::Park>; STATES],
-    /// Nothing: what follows, which each call reads, so lies elsewhere in its page than a thread's lists (`heap/keys.rs`).
+    /// Unused. It moves the fields behind it, which each call reads, to other offsets in their page
+    /// than a thread's lists (`heap/keys.rs`).
     gap: [u64; 256],
     keys: Keys,
     /// The last page of each new slab is sealed, for the hardened front.
@@ -85,26 +87,28 @@ pub struct Heap<S: System> {
     looker: Lock<Look, S::Park>,
     /// A cache has been handed out.
     has_cache: AtomicBool,
-    /// More than one has, or lists of CPUs have: so threads on several CPUs may take from its slabs.
+    /// More than one cache has been handed out, or lists of CPUs have: threads on several CPUs may
+    /// take from this heap's slabs.
     pub(crate) is_shared: AtomicBool,
     /// A slab was added since classes were last checked for being quiet.
     has_grown: AtomicBool,
-    /// How many requests have looked for an object of a larger class, and whether that is over, since the heap was large
-    /// (`heap/larger.rs`).
+    /// How many requests have looked for an object of a larger class, and whether the heap has been
+    /// large, which ends such requests (`heap/larger.rs`).
     larger_asked: AtomicUsize,
     was_large: AtomicBool,
     /// How many classes lie before the one to check next for being quiet (`heap/quiet.rs`).
     hand: AtomicUsize,
-    /// The last scavenge found much and nothing has been taken since: the program is freeing all it
-    /// has. Whatever the pools kept of that would hold pages that nobody wants, so they keep nothing.
+    /// The last scavenge found much, and nothing has been taken since: the program is freeing all
+    /// that it has. The pools keep nothing then, since what they kept would hold pages that nobody
+    /// wants.
     draining: AtomicBool,
 }
 
 impl<S: System> Heap<S> {
-    /// A heap that takes its memory from `source`, in regions of `region_bytes` at first (less if
-    /// the source has less), a multiple of the page and of 64 KiB; 0 means as much as is worth
-    /// having, by the memory that there can be: 256 GiB at most. None is longer than 4 TiB. Takes
-    /// nothing yet; a static heap is all zeros if `source` is.
+    /// A heap that takes its memory from `source`. Regions have `region_bytes` at first, a multiple
+    /// of the page and of 64 KiB, or less if the source has less. 0 means as much as is worth
+    /// having for the memory that there can be, 256 GiB at most. No region is longer than 4 TiB.
+    /// Nothing is reserved yet. A static heap is all zeros if `source` is.
     pub const fn new(source: S, region_bytes: usize) -> Self {
         const {
             let keys = offset_of!(Self, keys);
@@ -135,12 +139,12 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// The source of its memory.
+    /// The source of the heap's memory.
     pub const fn source(&self) -> &S {
         &self.backend.source
     }
 
-    /// Bytes of objects that are out of their slabs, and in no stock.
+    /// Bytes of objects that are out of their slabs and in no stock.
     #[inline]
     pub(crate) fn live_bytes(&self) -> usize {
         self.out_bytes.load(Relaxed).saturating_sub(self.pools.stocked_bytes())
@@ -151,8 +155,8 @@ impl<S: System> Heap<S> {
         self.keys.key()
     }
 
-    /// A cache for a thread: one that another has left, or an empty one; `None` when out of memory.
-    /// To be returned by [`drop_cache`](Self::drop_cache).
+    /// A cache for a thread: one that an ended thread has left, or an empty one. `None` when out of
+    /// memory. The caller returns it by [`drop_cache`](Self::drop_cache).
     pub fn new_cache(&self) -> Option<NonNull<Cache>> {
         self.ensure_key();
         if self.has_cache.swap(true, Relaxed) {
@@ -160,12 +164,12 @@ impl<S: System> Heap<S> {
         }
         let left = self.left.lock().pop();
         let mut cache = left.or_else(|| self.backend.get_cache())?;
-        // SAFETY: it was left, or is new, and is this thread's now.
+        // SAFETY: the cache was left, or is new, and is this thread's now.
         unsafe { cache.as_mut() }.change_hands();
         Some(cache)
     }
 
-    /// Takes back a cache and what is in it.
+    /// Takes back a cache and the objects in it.
     ///
     /// # Safety
     /// `cache` came from [`new_cache`](Self::new_cache) of this heap, and nobody uses it.
@@ -187,14 +191,14 @@ impl<S: System> Heap<S> {
         self.backend.put_cache(cache);
     }
 
-    /// To be called before the first object is linked.
+    /// Must be called before the first object is linked.
     pub(crate) fn ensure_key(&self) {
         self.keys.draw(|| self.source().secret());
     }
 
-    /// From now on every [`malloc_fast`](Self::malloc_fast) counts what it hands out, and declines
-    /// when something is due; [`malloc_uncounted`](Self::malloc_uncounted) serves requests as before.
-    /// To be called while there is one thread.
+    /// From now on [`malloc_fast`](Self::malloc_fast) counts what it hands out and declines when
+    /// something is due. [`malloc_uncounted`](Self::malloc_uncounted) serves requests as before.
+    /// Must be called while there is only one thread.
     pub(crate) fn count_malloc(&self) {
         self.keys.count();
     }
@@ -215,7 +219,7 @@ impl<S: System> Heap<S> {
             cpu_lists: self.cpus.count(),
             ..Stats::default()
         };
-        // Not what the bins say: slabs come and go meanwhile, and are no runs.
+        // Not the sum over the bins: slabs come and go meanwhile, and would be taken for runs.
         stats.slab_bytes = backend.slab_bytes;
         stats.run_bytes =
             backend.used_bytes.saturating_sub(backend.slab_bytes + backend.huge_bytes);
@@ -277,11 +281,11 @@ impl<S: System> Heap<S> {
         unsafe { self.looker.unlock() };
     }
 
-    /// Reports a misuse and ends the process. The caller holds no lock but perhaps the looker's: a handler of the signal
-    /// that ends the process may allocate, and fork.
+    /// Reports a misuse and ends the process. The caller holds no lock except perhaps the looker's,
+    /// since a handler of the signal that ends the process may allocate and fork.
     #[cold]
     pub(crate) fn misuse(&self, call: &str, object: *mut u8, cause: Misuse) -> ! {
-        // SAFETY: the lock guards nothing. At worst another thread begins to look while one does.
+        // SAFETY: the lock guards nothing. At worst two threads look at once.
         unsafe { self.looker.unlock() };
         cause.abort(self.source(), call, object)
     }

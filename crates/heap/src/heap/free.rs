@@ -14,8 +14,9 @@ use crate::object::{FreeObject, Key};
 use crate::seat::Seat;
 
 impl<S: System> Heap<S> {
-    /// Puts an object on the thread's list. Returns `false`, with nothing changed, when the slow path
-    /// is needed: the list is full, or the pointer leads elsewhere, or nowhere. A `free` by it takes 31 instructions.
+    /// Puts an object on the thread's list. Returns `false`, with nothing changed, when the slow
+    /// path is needed: the list is full, or the pointer is null or not an object of the first
+    /// region in use. This path of `free` takes 31 instructions.
     ///
     /// # Safety
     /// As [`malloc_fast`](Self::malloc_fast); and if `object` is an object, it is not used again.
@@ -26,11 +27,13 @@ impl<S: System> Heap<S> {
         let Some((class, object)) = (unsafe { self.own_start(cache, object, key) }) else {
             return false;
         };
-        // SAFETY: the caller's promise: this thread's, since the absent cache knows no start.
+        // SAFETY: the caller's promise. The cache is this thread's, since the absent cache finds no
+        // start.
         unsafe { &mut (*cache.as_ptr()).bins[class.index()] }.push(object, key)
     }
 
-    /// As [`free_start`](Self::free_start), by what the cache has at hand. To the absent cache nothing is ever a start.
+    /// As [`free_start`](Self::free_start), with the reciprocal that the cache has at hand. The
+    /// absent cache finds no start.
     ///
     /// # Safety
     /// `cache` is this thread's, or [`Cache::ABSENT`].
@@ -41,13 +44,13 @@ impl<S: System> Heap<S> {
         object: *mut u8,
         key: Key,
     ) -> Option<(ClassId, FreeObject)> {
-        // SAFETY: the caller's promise: this thread's, or one that is only read.
+        // SAFETY: the caller's promise. The cache is this thread's, or one that is only read.
         let reciprocal =
             |class: ClassId| unsafe { (*cache.as_ptr()).bins[class.index()].reciprocal };
         self.free_start(object, key, reciprocal)
     }
 
-    /// The class of `object`, if the fast path of `free` can tell it of this thread's.
+    /// The class of `object`, if the fast path of `free` can tell it with this thread's cache.
     ///
     /// # Safety
     /// As [`malloc_fast`](Self::malloc_fast).
@@ -61,11 +64,11 @@ impl<S: System> Heap<S> {
         unsafe { self.own_start(cache, object, self.key()) }.map(|(class, _)| class)
     }
 
-    /// As [`free_fast`](Self::free_fast), on the list of this CPU.
+    /// As [`free_fast`](Self::free_fast), onto the list of this CPU.
     ///
     /// # Safety
-    /// [`begin_cpu_front`](Self::begin_cpu_front) has said yes; if `object` is an object, it is not
-    /// used again.
+    /// [`begin_cpu_front`](Self::begin_cpu_front) has returned `true`. If `object` is an object, it
+    /// is not used again.
     #[inline(always)]
     pub(crate) unsafe fn free_by_cpu(&self, object: *mut u8) -> bool {
         let reciprocal = |class: ClassId| RECIPROCALS[class.index()];
@@ -76,7 +79,7 @@ impl<S: System> Heap<S> {
     }
 
     /// The class of `object`, if it is an object of a size class in the first region and not marked
-    /// as free. `reciprocal` is [`ClassId::reciprocal`], from where the caller has it at hand.
+    /// as free. `reciprocal` gives [`ClassId::reciprocal`] from where the caller has it at hand.
     #[inline(always)]
     fn free_start(
         &self,
@@ -91,8 +94,8 @@ impl<S: System> Heap<S> {
         let class = unsafe { view.class_of(address) };
         let reciprocal = reciprocal(class);
         // Slabs are aligned to their size, so the low bits are the offset in the slab. The product
-        // is below the reciprocal exactly for multiples of the object's size; never, if the page
-        // holds no small objects.
+        // is below the reciprocal exactly if the offset is a multiple of the object's size. It
+        // never is if the page holds no small objects.
         if ((address % SLAB_BYTES) as u32).wrapping_mul(reciprocal) >= reciprocal {
             return None;
         }
@@ -103,7 +106,7 @@ impl<S: System> Heap<S> {
         (!object.is_marked(key)).then_some((class, object))
     }
 
-    /// As [`free_start`](Self::free_start), for any thread.
+    /// As [`free_start`](Self::free_start), without a cache.
     #[inline(always)]
     fn plain_start(&self, object: *mut u8) -> Option<(ClassId, FreeObject)> {
         let reciprocal = |class: ClassId| RECIPROCALS[class.index()];
@@ -116,7 +119,7 @@ impl<S: System> Heap<S> {
         self.plain_start(object.as_ptr()).map(|(class, _)| class)
     }
 
-    /// Frees an object that the fast path has left alone.
+    /// Frees an object that the fast path has declined.
     ///
     /// # Safety
     /// `seat` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again.
@@ -134,7 +137,7 @@ impl<S: System> Heap<S> {
         }
         match self.place_of(start) {
             Ok(Place::Small { class, is_given_up }) => {
-                // SAFETY: `place_of` says that it is an object of a size class.
+                // SAFETY: `place_of` says that this is an object of a size class.
                 let object = unsafe { FreeObject::new(start) };
                 if is_given_up {
                     // SAFETY: the caller's promise, passed on.
@@ -166,7 +169,7 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise, passed on.
         match unsafe { self.departing_of(seat) } {
             Some(mut departing) => {
-                // SAFETY: zeroed metadata of that size once, and this thread's alone.
+                // SAFETY: metadata of that size, zeroed at first, and this thread's alone.
                 let first = unsafe { departing.as_mut() }.add(class, object, self.key());
                 let Some((class, batch)) = first else { return };
                 self.give_to_slabs(class, &[batch]);
@@ -174,12 +177,13 @@ impl<S: System> Heap<S> {
             // SAFETY: `Seat::None` is any thread's.
             None => unsafe { self.give(Seat::None, class, object) },
         }
-        // Now, since no other call may come for a long time.
+        // Now, since the next call may come only after a long time.
         // SAFETY: the caller's promise, passed on.
         unsafe { self.relieve(seat) };
     }
 
-    /// What the cache at `seat` has on its way to such slabs; `None` without a cache, or memory for it.
+    /// The objects that the cache at `seat` has on their way to given-up slabs. `None` without a
+    /// cache, or without memory for them.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
@@ -193,7 +197,8 @@ impl<S: System> Heap<S> {
         *departing
     }
 
-    /// Puts an object where the thread at `seat` keeps free ones, and sees to what follows if there are many.
+    /// Puts an object where the thread at `seat` keeps free ones. If that sends a batch away,
+    /// relieves the heap.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).

@@ -25,8 +25,9 @@ unsafe fn list(cache: NonNull<Cache>, class: ClassId) -> *mut CacheBin {
 }
 
 impl<S: System> Heap<S> {
-    /// An object for `bytes` from the thread's cache. `None` when the slow path is needed: there is none, or something is
-    /// due at it, or it was written to. A `malloc` by it takes 22 instructions; in a heap that counts, five more.
+    /// An object for `bytes` from the thread's cache. `None` when the slow path is needed: the list
+    /// is empty, its first object was written to, or something is due. This path of `malloc` takes
+    /// 22 instructions, or 27 in a heap that counts.
     ///
     /// # Safety
     /// `cache` is this thread's, of this heap, or [`Cache::ABSENT`].
@@ -39,8 +40,9 @@ impl<S: System> Heap<S> {
         unsafe { self.take_fast(cache, ClassId::for_bytes(bytes)) }
     }
 
-    /// As [`malloc_fast`](Self::malloc_fast), at a multiple of `align`; `None` also where that is no power of two, or the
-    /// class is not found at once. A `memalign` by it takes 30 instructions.
+    /// As [`malloc_fast`](Self::malloc_fast), at a multiple of `align`. Also `None` if `align` is
+    /// no power of two, or if the class is not found at once. This path of `memalign` takes 30
+    /// instructions.
     ///
     /// # Safety
     /// As [`malloc_fast`](Self::malloc_fast).
@@ -68,7 +70,7 @@ impl<S: System> Heap<S> {
         // SAFETY: as above.
         let first = unsafe { (*bin).head };
         if let Some(object) = first.marked(key) {
-            // SAFETY: the list is not empty, so it is none of the absent cache's.
+            // SAFETY: the list is not empty, so it does not belong to the absent cache.
             return Some(unsafe { &mut *bin }.pop(object));
         }
         cold_path();
@@ -79,7 +81,7 @@ impl<S: System> Heap<S> {
             return None;
         }
         let object = bin.pop(object);
-        // Keeps the compiler from merging the two tails into one that the hit path would jump to.
+        // Keeps the compiler from merging both tails into one, to which the hit path would jump.
         compiler_fence(Release);
         Some(object)
     }
@@ -94,11 +96,11 @@ impl<S: System> Heap<S> {
         let bin = unsafe { list(cache, class) };
         // SAFETY: as above.
         let object = unsafe { (*bin).head }.marked(self.key())?;
-        // SAFETY: the list is not empty, so it is none of the absent cache's.
+        // SAFETY: the list is not empty, so it does not belong to the absent cache.
         Some(unsafe { &mut *bin }.pop(object))
     }
 
-    /// An object for `bytes`; null when out of memory.
+    /// An object for `bytes`. Null when out of memory.
     ///
     /// # Safety
     /// `seat` is this thread's, of this heap.
@@ -114,7 +116,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// An object for `bytes` that is not counted; null when out of memory.
+    /// An object for `bytes` that is not counted. Null when out of memory.
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
@@ -130,7 +132,8 @@ impl<S: System> Heap<S> {
         unsafe { self.malloc_slow(seat, bytes) }
     }
 
-    /// As [`malloc_slow`](Self::malloc_slow), for an object of `class`, or of a larger one, at a multiple of `align`.
+    /// As [`malloc_slow`](Self::malloc_slow), for an object of `class` or of a larger class, at a
+    /// multiple of `align`.
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
@@ -144,12 +147,13 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise: this thread's alone.
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
         let is_shut = bin.is_shut();
-        // The list need not be empty: a thread that has just been given a cache may find objects in it.
+        // The list need not be empty: a thread that was just given a cache may find objects in it.
         if bin.is_empty() && (is_shut && bin.has_laid_aside() || !bin.use_spare()) {
             let ask = bin.ask(class.batch());
             // SAFETY: the caller's promise, passed on.
             unsafe { self.relieve(seat) };
-            // A thread's first come straight from the bin, where no other's share lines with them.
+            // A thread's first objects come straight from the bin, where they share no lines with
+            // other threads' objects.
             let pooled = if is_shut { None } else { self.take_pooled(class, ask) };
             if pooled.is_none()
                 // SAFETY: the caller's promise.
@@ -160,7 +164,7 @@ impl<S: System> Heap<S> {
             }
             // SAFETY: the caller's promise, passed on.
             let batch = pooled.or_else(|| unsafe { self.get_batch(seat, class, ask) });
-            // SAFETY: as above; looking for memory leaves this list as empty as it was.
+            // SAFETY: as above. The search for memory leaves this list empty.
             let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
             match batch {
                 Some(batch) => bin.fill(batch),
@@ -172,7 +176,7 @@ impl<S: System> Heap<S> {
         unsafe { self.take_listed(cache, class) }
     }
 
-    /// An object of the cache's list of `class`; null if that is empty.
+    /// An object of the cache's list of `class`. Null if the list is empty.
     ///
     /// # Safety
     /// The caller alone uses the cache.
@@ -197,7 +201,7 @@ impl<S: System> Heap<S> {
         batch.head.as_ptr().as_ptr()
     }
 
-    /// An object for `bytes` aligned to `align`, a power of two; null when out of memory.
+    /// An object for `bytes` aligned to `align`, a power of two. Null when out of memory.
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
@@ -218,7 +222,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// An object of `bytes` zeros aligned to `align`, a power of two; null when out of memory.
+    /// An object of `bytes` zeros aligned to `align`, a power of two. Null when out of memory.
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
