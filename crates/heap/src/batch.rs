@@ -5,8 +5,8 @@ use hectare_base::prefetch;
 use crate::misuse::{Misuse, Misused};
 use crate::object::{FreeObject, Key, LINK_WORDS, Link};
 
-/// How many lists of objects are read side by side when they come back: in a single list each object
-/// must have come from memory before the next is known.
+/// How many lists of objects are read side by side when they come back. In a single list each
+/// object must have come from memory before the next is known.
 pub(crate) const GIVEN_AT_ONCE: usize = 4;
 
 /// A list of free objects of one class, passed around as a unit.
@@ -17,7 +17,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// `first`, and `rest` behind it.
+    /// A batch of `first`, with `rest` behind it.
     pub(crate) fn with(first: FreeObject, rest: Option<Self>, key: Key) -> Self {
         first.link(rest.map(|rest| rest.head), key);
         Self { head: first, count: 1 + rest.map_or(0, |rest| rest.count) }
@@ -26,7 +26,7 @@ impl Batch {
     /// Cuts the list behind its first `count` objects (at least one) and returns the rest.
     ///
     /// # Errors
-    /// [`Misuse::FreeListCorrupted`], with the object that leads elsewhere.
+    /// [`Misuse::FreeListCorrupted`], with the object whose link leads elsewhere.
     pub(crate) fn split_off(&mut self, count: usize, key: Key) -> Result<Option<Self>, Misused> {
         debug_assert!(count >= 1);
         if count >= self.count {
@@ -46,8 +46,8 @@ impl Batch {
         Ok(Some(rest))
     }
 
-    /// Whether its first four objects (all, if it has fewer), each of `object_bytes`, lie in a row, up or down, as they do
-    /// where a program frees in the order in which it has allocated.
+    /// Whether its first four objects (all, if it has fewer), each of `object_bytes`, lie in a row,
+    /// up or down. They do if a program frees in the order in which it has allocated.
     pub(crate) fn begins_in_row(&self, object_bytes: usize) -> bool {
         let mut last = self.head;
         (1..self.count.min(4)).all(|_| {
@@ -58,11 +58,11 @@ impl Batch {
         })
     }
 
-    /// Notes in its first object, behind the link and the mark, where the others lie. A program that uses a freed object
-    /// may overwrite that.
+    /// Notes in the first object, behind its link and mark, where the others lie. A program that
+    /// uses a freed object may overwrite these notes.
     ///
     /// # Safety
-    /// The first object has as many words behind those two as there are others.
+    /// The first object has as many words behind its link and mark as there are other objects.
     pub(crate) unsafe fn note_members(&self) {
         let mut last = self.head;
         for at in 1..self.count {
@@ -73,10 +73,10 @@ impl Batch {
         }
     }
 
-    /// Prefetches all objects, which are noted in the first.
+    /// Prefetches the other objects, which are noted in the first.
     ///
     /// # Safety
-    /// As for [`note_members`](Self::note_members), which was called.
+    /// As for [`note_members`](Self::note_members), which has been called.
     pub(crate) unsafe fn prefetch_members(&self) {
         for at in 1..self.count {
             // SAFETY: by invariant 1 the object is this holder's, and the caller's promise.
@@ -89,7 +89,7 @@ impl Batch {
         }
     }
 
-    /// The word in which the object numbered `at` is noted, if at all.
+    /// The word that notes where the object numbered `at` lies.
     fn noted(&self, at: usize) -> *mut usize {
         let words = self.head.as_ptr().as_ptr().cast::<usize>();
         words.wrapping_add(LINK_WORDS + at - 1)
@@ -103,7 +103,7 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// `first`, and what `more` gives while there is room.
+    /// `first`, and the batches that `more` returns while there is room.
     pub(crate) fn gather(first: Batch, mut more: impl FnMut() -> Option<Batch>) -> Self {
         let mut gathered = Self { batches: [first; GIVEN_AT_ONCE], count: 1 };
         while gathered.count < GIVEN_AT_ONCE
@@ -115,7 +115,7 @@ impl Batches {
         gathered
     }
 
-    /// Whether there was no room for more.
+    /// Whether there is no room for more.
     pub(crate) fn are_full(&self) -> bool {
         self.count == GIVEN_AT_ONCE
     }
@@ -125,8 +125,9 @@ impl Batches {
     }
 }
 
-/// A batch, or none, in one word: its first object's address, or the end's, in the upper 48 bits, its length in the
-/// lower 16. (Linux maps nothing above 2⁴⁷ for a program that does not ask for it by address.)
+/// A batch, or none, in one word: the address of its first object, or of the list's end, in the
+/// upper 48 bits; its length in the lower 16. (Linux maps nothing above 2⁴⁷ for a program that does
+/// not ask for it by address.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packed(usize);
 
@@ -160,7 +161,7 @@ impl Packed {
     /// The batch.
     ///
     /// # Safety
-    /// The word was taken out of where it stood: nobody else has the batch.
+    /// The word was taken out of its place, so nobody else has the batch.
     pub(crate) unsafe fn batch(self) -> Option<Batch> {
         let head = Link::exposed(self.0 >> 16)?.object()?;
         Some(Batch { head, count: self.count() })

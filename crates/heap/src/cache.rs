@@ -6,31 +6,33 @@
 //!          spare ─▶ a full list, or what was laid aside, or none
 //! ```
 //! Objects have no owner: a free puts the object on the list of the thread that frees it. A full
-//! list goes to the pool of the CPU as it is, in O(1): none is walked but one that came of a large
-//! class as several batches (`bin.rs`), which pools get one by one. Its limit begins
-//! small and grows by a quarter each time it proves too short, so that a thread that does little
-//! holds little. Once it has reached the class's batch, a full list first becomes the spare, and the
-//! previous spare goes: from then on at worst every batch-th call leaves the cache, however the
-//! number of live objects goes up and down. (Bonwick and Adams, "Magazines and Vmem", 2001.) Large
-//! objects have no spare: their batches are long already, and a second would be much memory. (The
-//! largest, whose batch is a single object, do have one.)
+//! list goes to the pool of the CPU as it is, in O(1). (Only a list that came from a class of many
+//! slabs as several batches, `bin.rs`, is walked, since pools get these one by one.)
 //!
-//! Small objects lie several to a line. Where one thread makes some and hands one to each of several
-//! others, which free them, each would get its object back from its list, and all would write to one
-//! line for ever. (Passive false sharing: Berger et al., "Hoard", 2000.) So the lists of such classes
-//! begin *shut*: they have room for what was taken from them, no more. What is freed beyond that is laid
-//! aside, as the spare; the first `malloc` that finds no list takes a batch of objects in a row from the
-//! bin, and what was laid aside is used after these. A thread that only frees hands on what it has laid
-//! aside each time it reaches the limit, as it would a list; once the limit has reached the batch, the
-//! list opens. What an ended thread has left is shut to the next, too.
+//! A list's limit begins small and grows by a quarter each time it proves too short, so a thread
+//! that does little holds little. Once the limit has reached the class's batch, a full list first
+//! becomes the spare, and the previous spare goes. From then on at worst every batch-th call leaves
+//! the cache, however the number of live objects goes up and down. (Bonwick and Adams, "Magazines
+//! and Vmem", 2001.) Large objects have no spare: their batches are long already, and a second one
+//! would be much memory. (The largest, whose batch is a single object, do have a spare.)
+//!
+//! Small objects lie several to a line. Suppose one thread makes some and hands one to each of
+//! several others, which free them. Each would get its object back from its list, and all would
+//! write to one line for ever. (Passive false sharing: Berger et al., "Hoard", 2000.) So the lists
+//! of such classes begin *shut*: they have room for as many objects as were taken from them, no
+//! more. Objects freed beyond that are *laid aside*, as the spare. The first `malloc` that finds no
+//! list takes a batch of objects in a row from the bin; objects laid aside are used after these. A
+//! thread that only frees hands on what it has laid aside each time this reaches the limit, as it
+//! would a list. Once the limit has reached the batch, the list opens. Lists that an ended thread
+//! has left are shut for the next thread, too.
 //!
 //! Invariants
 //! 1. `head` lists `capacity − room` objects, `spare` lists `spare_count`; all bear their mark.
 //! 2. A cache is used by one thread at a time.
 //! 3. In [`Cache::ABSENT`] every list is empty and every reciprocal 0, so that the fast paths of
 //!    a thread without a cache fail their ordinary tests and never write to it.
-//! 4. A list is shut exactly if `capacity < limit`. A spare of fewer than `limit` objects is what was laid
-//!    aside, any other a full list.
+//! 4. A list is shut exactly if `capacity < limit`. A spare of fewer than `limit` objects was laid
+//!    aside; any other spare is a full list.
 
 use core::ptr::NonNull;
 
@@ -41,11 +43,12 @@ use crate::object::{FreeObject, Key, Link};
 use crate::own_runs::OwnRuns;
 use crate::sample::{Draws, Due, Rates};
 
-/// A processor takes a load for one of what is still being stored to another address if the two differ by a multiple of
-/// this. So each cache begins at such a multiple, and what every call reads lies beyond its lists (`heap/keys.rs`).
+/// A processor takes a load for one of what is still being stored to another address if the two
+/// addresses differ by a multiple of this. So each cache begins at such a multiple, and what every
+/// call reads lies beyond its lists (`heap/keys.rs`).
 pub(crate) const ALIAS_BYTES: usize = 4096;
 
-/// What a thread keeps of one size class. 32 bytes: two share a line.
+/// What a thread keeps of one size class. 32 bytes: two bins share a line.
 #[derive(Debug)]
 #[repr(C, align(32))]
 pub(crate) struct CacheBin {
@@ -55,13 +58,14 @@ pub(crate) struct CacheBin {
     pub(crate) reciprocal: u32,
     pub(crate) spare: Option<FreeObject>,
     spare_count: u8,
-    /// How long the list may become before `room` is used up; as long as it was, if it is shut.
+    /// The length of the list at which `room` is used up. Of a shut list: its length when it was
+    /// shut.
     capacity: u8,
-    /// How long it may become when it begins empty.
+    /// How long a list that begins empty may become.
     limit: u8,
     next_ask: u8,
-    /// Where objects are sampled for the profile or a guard: how many of the class pass by until the
-    /// next sample; for runs, how many frames.
+    /// For the profile and guarded objects: how many objects of the class pass until the next
+    /// sample; for runs, how many frames.
     until_due: u32,
 }
 
@@ -70,25 +74,25 @@ pub(crate) struct CacheBin {
 #[repr(C)]
 pub struct Cache {
     pub(crate) bins: [CacheBin; STATES],
-    /// The next in the heap's list of unused caches, while this one is there.
+    /// The next cache in the heap's list of unused caches, while this one is in that list.
     pub(crate) next_unused: Option<NonNull<Cache>>,
-    /// What says when this thread's next samples are due, where samples are taken.
+    /// Draws when this thread's next samples are due, if samples are taken.
     pub(crate) draws: Draws,
-    /// What goes to slabs that are given up, once any does.
+    /// Objects on their way to given-up slabs, once there are any.
     pub(crate) departing: Option<NonNull<Departing>>,
     /// The runs that the thread keeps, once it needs any.
     pub(crate) runs: Option<NonNull<OwnRuns>>,
-    /// What went to the backend that it might have kept, in frames.
+    /// Frames of runs that went to the backend although the thread might have kept them.
     pub(crate) gone_frames: u16,
-    /// How many runs have gone, before it keeps any.
+    /// How many runs have gone to the backend, before the thread keeps any.
     pub(crate) gone_runs: u16,
-    /// How many bytes were live when this thread last saw to what goes back.
+    /// The live bytes when this thread last relieved the heap.
     pub(crate) relieved_at_bytes: usize,
-    /// How many times there was nothing new to see.
+    /// How many reliefs in a row have found the live bytes unchanged (`heap/relief.rs`).
     pub(crate) idle_reliefs: u8,
-    /// At how many looks for holes it has been emptied, or was there to be.
+    /// How many looks for holes had been made when this cache was last emptied for one.
     pub(crate) looks: u32,
-    /// Whether it is a thread's own: none of the statics that stand for something else.
+    /// Whether this is a thread's own cache, not one of the statics that stand for something else.
     pub(crate) is_open: bool,
 }
 
@@ -96,7 +100,7 @@ pub struct Cache {
 unsafe impl Sync for Cache {}
 
 impl Cache {
-    /// What a thread has before it has a cache.
+    /// Stands for the cache of a thread that has none.
     pub const ABSENT: Self = Self {
         bins: [CacheBin::ABSENT; STATES],
         next_unused: None,
@@ -130,15 +134,16 @@ impl Cache {
         self.is_open = true;
     }
 
-    /// Shuts the lists of the classes whose objects share lines, as another thread begins to use it.
+    /// Shuts the lists of the classes whose objects share lines, since another thread begins to use
+    /// the cache.
     pub(crate) fn change_hands(&mut self) {
         for class in ClassId::SHARING_LINES {
             self.bins[class.index()].shut(class.batch());
         }
     }
 
-    /// Counts a request of so many `units` of `class`, and says what is due at it. `rates` gives the rates, and a seed
-    /// for a thread that has drawn nothing yet.
+    /// Counts a request for `units` of `class`, and returns what is due at it. `rates` gives the
+    /// rates, and a seed for a thread that has drawn nothing yet.
     #[inline(always)]
     pub(crate) fn due(
         &mut self,
@@ -169,7 +174,7 @@ impl Cache {
         self.draws.due(class, rates)
     }
 
-    /// How many objects it holds of `class`.
+    /// How many objects of `class` the cache holds.
     pub fn objects(&self, class: ClassId) -> usize {
         let bin = &self.bins[class.index()];
         // SAFETY: the cache's own, for good.
@@ -177,7 +182,7 @@ impl Cache {
         bin.count() + usize::from(bin.spare_count) + departing
     }
 
-    /// What it holds of `class`, list by list.
+    /// Takes out what the cache holds of `class`, a list at a time.
     #[inline(never)]
     pub(crate) fn drain(&mut self, class: ClassId) -> Option<Batch> {
         self.bins[class.index()].drain().or_else(|| {
@@ -187,37 +192,37 @@ impl Cache {
     }
 }
 
-/// How many bytes a new cache keeps of a class, and how many objects at the most.
+/// How many bytes of a class a new cache keeps, and how many objects at most.
 const FIRST_LIMIT_BYTES: usize = 256;
 const FIRST_LIMIT: usize = 8;
 
-/// A batch of so few objects, 512 bytes each or more, is asked for step by step.
+/// A batch of at most this many objects (of 512 bytes or more each) is asked for step by step.
 const FEW_OBJECTS: usize = 16;
 
-/// How long a list of `class` may become at first: whole lines where objects share them, so that two
-/// threads do not get parts of one line of a new slab.
+/// How long a list of `class` may become at first. If objects share lines, these are whole lines,
+/// so that two threads do not get parts of one line of a new slab.
 pub(crate) fn first_limit(class: ClassId) -> u16 {
     let limit = (FIRST_LIMIT_BYTES / class.object_bytes()).clamp(1, FIRST_LIMIT);
     let is_odd = class.shares_lines() && !limit.is_multiple_of(LINE_ROW);
     (if is_odd { LINE_ROW } else { limit }) as u16
 }
 
-/// How long it may become when `limit` has proved too short: `most` in the end.
+/// How long a list may become when `limit` has proved too short, `most` in the end.
 pub(crate) fn longer_limit(limit: u16, most: usize) -> u16 {
     (limit + 1 + limit / 4).min(most as u16)
 }
 
-/// Whether lists of a class whose batch is of `most` objects have a full one as their spare: of large objects it would be
-/// much memory, and of the largest a batch is but one.
+/// Whether a class whose batch has `most` objects has spares. For large objects a spare would be
+/// much memory. The batch of the largest is a single object, so they have one.
 const fn has_spare(most: usize) -> bool {
     most > LEAST_OBJECTS || most < 2
 }
 
-// A list has as many objects as the longest batch, at most.
+// A list has at most as many objects as the longest batch.
 const _: () = assert!(BATCH_OBJECTS <= u8::MAX as usize);
 
 impl CacheBin {
-    /// That of an absent cache.
+    /// The bin of an absent cache.
     const ABSENT: Self = Self {
         head: Link::END,
         room: 0,
@@ -230,7 +235,7 @@ impl CacheBin {
         until_due: 0,
     };
 
-    /// As [`passes`](Self::passes), for one unit, by two instructions.
+    /// As [`passes`](Self::passes), for one unit, in two instructions.
     #[inline(always)]
     pub(crate) fn passes_one(&mut self) -> bool {
         let (left, is_due) = self.until_due.overflowing_sub(1);
@@ -241,7 +246,7 @@ impl CacheBin {
         !is_due
     }
 
-    /// Whether nothing is due at the next `units` of its class, which are then counted.
+    /// Whether nothing is due at the next `units` of the class. If so, counts them.
     #[inline(always)]
     fn passes(&mut self, units: usize) -> bool {
         let left = (self.until_due as usize).checked_sub(units);
@@ -251,8 +256,8 @@ impl CacheBin {
         left.is_some()
     }
 
-    /// How long the list is. (One more, for a signal's handler that interrupts [`push`](Self::push) where a full list's `room`
-    /// has been counted down.)
+    /// The length of the list. (One too many in a signal handler that interrupts
+    /// [`push`](Self::push) just after the `room` of a full list was counted down.)
     fn count(&self) -> usize {
         u32::from(self.capacity).wrapping_sub(self.room) as usize
     }
@@ -285,12 +290,12 @@ impl CacheBin {
         self.capacity < self.limit
     }
 
-    /// Whether the spare is what was laid aside.
+    /// Whether the spare was laid aside.
     pub(crate) fn has_laid_aside(&self) -> bool {
         self.spare.is_some() && self.spare_count < self.limit
     }
 
-    /// Shuts the list; one of `most` objects, a whole batch, stays open.
+    /// Shuts the list. A list of `most` objects, a whole batch, stays open.
     #[inline(never)]
     fn shut(&mut self, most: usize) {
         if self.is_empty() && !self.has_laid_aside() {
@@ -312,9 +317,9 @@ impl CacheBin {
         true
     }
 
-    /// How many objects to ask for when all are gone: twice as many as the last time; only one more for large ones, of
-    /// which a `batch` is few, since the last ones asked for may never be needed. More than a batch only a large class
-    /// gives (`bin.rs`).
+    /// How many objects to ask for when the cache has none left: twice as many as the last time.
+    /// For large objects, of which a `batch` is few, it is only one more, since the last ones asked
+    /// for may never be needed. Only a class of many slabs gives more than a batch (`bin.rs`).
     pub(crate) fn ask(&mut self, batch: usize) -> usize {
         let ask = usize::from(self.next_ask);
         let next = if batch <= FEW_OBJECTS { ask + 1 } else { ask * 2 };
@@ -328,8 +333,8 @@ impl CacheBin {
         self.set_list(Some(batch));
     }
 
-    /// Takes an object that was freed. The batch that comes back must go to a pool. No list becomes longer
-    /// than `most`, or than it was when it was filled.
+    /// Takes an object that was freed. A batch that is returned must go to a pool. No list becomes
+    /// longer than `most`, or than it was when it was filled.
     pub(crate) fn give(&mut self, object: FreeObject, most: usize, key: Key) -> Option<Batch> {
         if self.room == 0 && self.is_shut() {
             return self.lay_aside(object, most, key);
@@ -340,9 +345,9 @@ impl CacheBin {
         full
     }
 
-    /// Puts an object on the spare of a shut list. Once that has reached the limit it comes back, and the
-    /// next may be longer; after one of `most` objects the list opens. A spare from before the list was shut
-    /// comes back as it is.
+    /// Puts an object on the spare of a shut list. Once the spare has reached the limit it is
+    /// returned, and the next one may be longer. After a spare of `most` objects the list opens. A
+    /// spare from before the list was shut is returned as it is.
     fn lay_aside(&mut self, object: FreeObject, most: usize, key: Key) -> Option<Batch> {
         let full = if self.has_laid_aside() { None } else { self.take_spare() };
         object.link(self.spare, key);
@@ -360,7 +365,7 @@ impl CacheBin {
         self.take_spare()
     }
 
-    /// Makes room for one more at least.
+    /// Makes room for at least one more object.
     fn make_room(&mut self, most: usize) -> Option<Batch> {
         if self.room > 0 {
             return None;
@@ -381,7 +386,7 @@ impl CacheBin {
         full
     }
 
-    /// Puts an object on the list if that has room. Returns whether it had.
+    /// Puts an object on the list if there is room. Returns whether there was.
     #[inline(always)]
     pub(crate) fn push(&mut self, object: FreeObject, key: Key) -> bool {
         // Counted down before the test: one instruction less than testing first.
@@ -396,8 +401,8 @@ impl CacheBin {
         true
     }
 
-    /// Takes `object`, the first, off the list. What is first then begins to come from memory, so that the next call does not
-    /// wait for it.
+    /// Takes `object`, the first, off the list. Prefetches the object that is then first, so that
+    /// the next call does not wait for it.
     #[inline(always)]
     pub(crate) fn pop(&mut self, object: FreeObject) -> NonNull<u8> {
         self.head = object.rest();

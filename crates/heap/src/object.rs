@@ -1,4 +1,4 @@
-//! Free objects: what is written into one, and how a list goes on from one to the next.
+//! Free objects: what is written into them, and how a list links them.
 //!
 //! ```text
 //!   free object: │ next free object │ mark = key ^ own address │ whatever was there │
@@ -6,14 +6,14 @@
 //! Invariants
 //! 1. A [`FreeObject`] names an object of at least 16 bytes that no caller owns; whoever holds
 //!    the value is alone in reaching the object's two words.
-//! 2. The mark stands in an object exactly while it is free and on a list. A pointer whose object
-//!    bears its mark has been freed already; a listed object without it has been written to.
+//! 2. An object bears its mark exactly while it is free and on a list. A pointer whose object bears
+//!    its mark has been freed already; a listed object without its mark has been written to.
 //!
-//! A list ends with [`Link::END`], which is no object and never bears a mark. So one test on the hit path of
-//! `malloc` catches both an empty list and one whose first object was written to.
+//! A list ends with [`Link::END`], which is no object and never bears a mark. So one test on the
+//! hit path of `malloc` detects both an empty list and a list whose first object was written to.
 //!
-//! The key is a secret of the process and the mark depends on the address, so that neither chance
-//! nor a copy of a freed object's contents makes one (with probability 1 − 2⁻⁶⁴).
+//! The key is a secret of the process, and the mark depends on the address. So neither chance nor a
+//! copy of a freed object's contents makes a mark (with probability 1 − 2⁻⁶⁴).
 
 use core::ptr::NonNull;
 
@@ -39,23 +39,24 @@ struct Words {
 /// How many words a link and a mark take.
 pub(crate) const LINK_WORDS: usize = size_of::<Words>() / size_of::<usize>();
 
-/// What a list begins or goes on with: an object, or its end.
+/// What a list begins or continues with: an object, or the list's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Link(NonNull<Words>);
 
-/// The words of the end. It bears no mark: its address is even, and a key is odd, or zero before it is drawn.
+/// The two words at the end of each list. They bear no mark: their address is even, and a key is
+/// odd, or zero before it is drawn.
 static END: [usize; 2] = [0; 2];
 
 impl Link {
     pub(crate) const END: Self = Self(NonNull::from_ref(&END).cast());
 
-    /// Its address, by which [`exposed`](Self::exposed) has it again.
+    /// Its address, from which [`exposed`](Self::exposed) makes the link again.
     pub(crate) fn expose(self) -> usize {
         self.0.as_ptr().expose_provenance()
     }
 
-    /// What was exposed at `address`; `None` if that is 0.
+    /// The link that was exposed as `address`; `None` if that is 0.
     pub(crate) fn exposed(address: usize) -> Option<Self> {
         NonNull::new(core::ptr::with_exposed_provenance_mut(address)).map(Self)
     }
@@ -79,7 +80,7 @@ impl Link {
         first.is_marked(key).then_some(first)
     }
 
-    /// Its object, if there is one that bears the complement of its mark of `key`.
+    /// Its object, if there is one that bears the complement of the mark made with `key`.
     #[inline(always)]
     pub(crate) fn marked_in_reverse(self, key: Key) -> Option<FreeObject> {
         let first = FreeObject(self.0);
@@ -146,7 +147,7 @@ impl FreeObject {
         unsafe { self.0.cast().write([0, key.mark(self.0)]) };
     }
 
-    /// What follows on its list.
+    /// What follows the object on its list.
     #[inline(always)]
     pub(crate) fn rest(self) -> Link {
         // SAFETY: by invariant 1 the words are this holder's, written when it was listed.
@@ -168,7 +169,7 @@ impl FreeObject {
         mark == key.mark(self.0)
     }
 
-    /// Whether it bears the complement of its mark of `key`.
+    /// Whether it bears the complement of the mark made with `key`.
     #[inline(always)]
     fn is_marked_in_reverse(self, key: Key) -> bool {
         // SAFETY: within the object's two words.
@@ -179,7 +180,7 @@ impl FreeObject {
         !mark == key.mark(self.0)
     }
 
-    /// Whether all of its `bytes` are zero, but for the mark.
+    /// Whether all of its `bytes` are zero, except the mark.
     pub(crate) fn is_zero_but_for_mark(self, bytes: usize) -> bool {
         let words = bytes / size_of::<usize>();
         // SAFETY: by invariant 1 the object is this holder's; its size is a multiple of 16.
