@@ -5,19 +5,20 @@
 //!   thread ◀─full batch─── this CPU's pool ◀─borrowed─── another CPU's pool
 //!   thread ◀──────────────────objects───────────────────  bin
 //! ```
-//! A batch changes hands as a unit, under a lock that is only ever tried: a pool whose lock is
-//! held is skipped. So a one-way flow (one thread allocates, another frees) costs one hand-over
-//! a batch, and no thread waits for one that was preempted inside a pool.
+//! A batch changes hands as a unit, under a lock that `put` and `take` only try: they skip a pool
+//! whose lock is held. So a one-way flow (one thread allocates, another frees) costs one hand-over
+//! a batch, and no call waits for a thread that was preempted inside a pool.
 //!
-//! A pool lends only what its own CPU does not need. Where threads on two CPUs allocate and free in
-//! turn, each for itself, each is about to need again what the other would find in its pool; lent, the
-//! batches would wander between the CPUs for ever, and the lines of their objects with them. So a pool
-//! counts how many more batches were taken from it than came back, and keeps as many as that ever was;
-//! one fewer each time that another CPU asks in vain while no thread of its own has used the pool since
-//! the previous ask. What a CPU only frees is lent at once, what it no longer needs after some asks.
+//! A pool lends only what its own CPU does not need. Suppose threads on two CPUs allocate and free
+//! in turn, each for itself. Each is about to need again what the other would find in its pool. If
+//! these batches were lent, they would wander between the CPUs for ever, and the lines of their
+//! objects with them. So a pool counts how many more batches were taken from it than came back, and
+//! reserves as many as that count ever was. It reserves one fewer each time another CPU asks in
+//! vain, if no thread of its own CPU has used the pool since the previous ask. So batches that a
+//! CPU only frees are lent at once, and batches that it no longer needs are lent after some asks.
 //!
-//! Each ask takes a cache line from the CPU that is asked. So of many CPUs a few are asked at a time: first
-//! the one that lent last, then those that come next, and at the next ask those behind them.
+//! Each ask takes a cache line from the CPU that is asked. So only a few of many CPUs are asked at
+//! a time: first the one that lent last, then those behind it. The next ask goes on behind these.
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU16;
@@ -32,8 +33,8 @@ use crate::batch::{Batch, Batches};
 use crate::class::{ClassId, STATES};
 use crate::slots::Slots;
 
-/// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`. (Few of everything under
-/// loom, where `tests/models.rs` explores all interleavings.)
+/// The number of CPUs with a pool of their own. CPU `n` uses pool `n % CPUS`. (Few of everything
+/// under loom, where `tests/models.rs` explores all interleavings.)
 const CPUS: usize = if cfg!(loom) { 2 } else { 128 };
 
 /// How many pools are asked at a time for a CPU whose own is empty.
@@ -52,12 +53,12 @@ impl<P: Park> CpuPool<P> {
     /// Nobody else uses `memory`, which has a pool's size and alignment and is zeroed.
     #[cfg(not(loom))]
     unsafe fn open(memory: NonNull<u8>) -> NonNull<Self> {
-        // Zeros are free locks over empty slots. Nothing is written, so that what a program does not need of its pools, most
-        // of their classes, never becomes resident.
+        // Zeros are free locks over empty slots. Nothing is written, so the slots of classes that a
+        // program does not use, which are most, never become resident.
         memory.cast()
     }
 
-    /// As above, where no lock can be made of zeros.
+    /// As above, for loom, whose locks cannot be made of zeros.
     ///
     /// # Safety
     /// As above.
@@ -76,7 +77,7 @@ impl<P: Park> CpuPool<P> {
 pub(crate) struct Pools<P> {
     /// Null until the CPU's pool is first needed; then it is there for good.
     cpus: [AtomicPtr<CpuPool<P>>; CPUS],
-    /// One more than the highest pool in use: how far borrowing looks.
+    /// One more than the number of the highest pool in use: how far borrowing looks.
     used: AtomicUsize,
     /// The pool that each CPU asks first: a hint.
     lenders: [AtomicU16; CPUS],
@@ -110,11 +111,12 @@ impl<P: Park> Pools<P> {
         }
     }
 
-    /// Puts a batch into the pool of `cpu`. It comes back, and must go to the bin, if the pool is
-    /// full or busy, or is yet to be made and `memory` (which gives that many zeroed bytes, aligned to 128,
-    /// for good) has none. (To send an older batch instead would cost more: the bin reads each object,
-    /// and those freed last are still in the processor's cache. From a full pool the bin takes some
-    /// more, so that it can read them side by side.)
+    /// Puts a batch into the pool of `cpu`. The batch is returned, and must go to the bin, if the
+    /// pool is full or busy, or is yet to be made and `memory` has none. (`memory` gives that many
+    /// zeroed bytes, aligned to 128, for good.) To send an older batch to the bin instead would
+    /// cost more: the bin reads each object, and those freed last are still in the processor's
+    /// cache. From a full pool the bin takes some more batches, so that it can read them side by
+    /// side.
     pub(crate) fn put(
         &self,
         cpu: usize,
@@ -175,7 +177,7 @@ impl<P: Park> Pools<P> {
         own.or_else(|| self.borrow(cpu, class))
     }
 
-    /// A batch that a CPU other than `cpu` does not need, if one of those that are asked has any.
+    /// A batch that a CPU other than `cpu` does not need, if one of the CPUs asked has any.
     fn borrow(&self, cpu: usize, class: ClassId) -> Option<Batch> {
         let used = self.used.load(Relaxed);
         let first = self.lenders[cpu].load(Relaxed);
@@ -195,7 +197,7 @@ impl<P: Park> Pools<P> {
         lent
     }
 
-    /// Takes a batch from the pool of `cpu` that it has too many of.
+    /// Takes a batch that the pool of `cpu` has too many of.
     #[inline(never)]
     pub(crate) fn take_own(&self, cpu: usize, class: ClassId) -> Option<Batch> {
         self.try_with(self.pool(cpu % CPUS)?, class, Slots::pop)
@@ -215,9 +217,9 @@ impl<P: Park> Pools<P> {
         batch
     }
 
-    /// Hands what `drain` takes from each pool's slots of `class` to `give`, some [`Batches`] at a time, until that says it
-    /// is enough. Waits for the slots' locks, which are free again while `give` runs. A pool for which `drain` has said that
-    /// this was all is not asked again.
+    /// Hands the batches that `drain` takes from each pool's slots of `class` to `give`, some
+    /// [`Batches`] at a time, until `give` returns `true`. Waits for the slots' locks, which are
+    /// free again while `give` runs. A pool is not asked again once `drain` has returned `None`.
     pub(crate) fn drain(
         &self,
         class: ClassId,
@@ -241,7 +243,8 @@ impl<P: Park> Pools<P> {
         }
     }
 
-    /// How much lies in stocks, to within some batches of each: idle, though out of its slabs.
+    /// The bytes that lie in stocks, to within some batches of each stock: idle, though out of
+    /// their slabs.
     #[inline]
     pub(crate) fn stocked_bytes(&self) -> usize {
         self.stocked_bytes.load(Relaxed)
@@ -253,7 +256,7 @@ impl<P: Park> Pools<P> {
         self.in_use().map(held).sum()
     }
 
-    /// Whether `holds` says so of whatever the pools in use keep of any class.
+    /// Whether `holds` is true of all slots of the pools in use.
     pub(crate) fn all_slots(&self, holds: impl Fn(&Lock<Slots, P>) -> bool) -> bool {
         // Loops, not iterators' own, which would be one more function.
         for pool in self.in_use() {

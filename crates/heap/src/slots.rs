@@ -1,15 +1,16 @@
 //! What the pool of a CPU keeps of one class: its batches, and how many of them it may keep.
 //!
-//! A few have a place in the pool. Where a thread's demand swings by more, the pool absorbs the swing
-//! once it has seen it a few times: it gets a *stock*, with places for so many that a program that
-//! makes a hundred thousand small objects and frees them all does so without going to the bin. What
-//! lies in a stock counts as idle, as if it were free in its slabs: it goes back when it has lain
-//! there for long, and before the heap grows beside it.
+//! A few batches have a place in the pool. If a thread's demand swings by more, the pool absorbs
+//! the swing once it has seen it a few times. It then gets a *stock*, with places for so many
+//! batches that a program can make a hundred thousand small objects and free them all without going
+//! to the bin. Objects in a stock count as idle, as if they were free in their slabs. They go back
+//! when they have lain there for long, and before the heap would grow.
 //!
-//! What comes out of a stock has not been touched lately, and in a list each object must have come from memory before the
-//! next is known. So the first object of a batch that goes there notes where the others lie, and all are fetched at once.
-//! Objects too small for that are stocked only if they lie in a row, which the processor prefetches by itself, or are so
-//! few that its caches have them; the others go to their slabs, which sort them.
+//! Objects that come out of a stock have not been touched lately, and in a list each object must
+//! have come from memory before the next is known. So the first object of a batch in the stock
+//! notes where the others lie, and all are fetched at once. Batches of objects too small for such
+//! notes are stocked only if they lie in a row, which the processor prefetches by itself, or are so
+//! few that its caches have them. Other batches go to their slabs, which sort them.
 //!
 //! Invariant: the first `len` places hold a batch each, of `objects` objects in all, the others nothing of value.
 
@@ -26,33 +27,35 @@ use crate::class::{BATCH_BYTES, ClassId, LONG_BATCH_BYTES};
 
 use places::{PLACES, Places, STOCK};
 
-/// How many batches of 8 KiB of a class a pool keeps at first.
+/// How many batches (of 8 KiB) of a class a pool keeps at first.
 const FIRST_LIMIT: u16 = if cfg!(loom) { 1 } else { 6 };
 
-/// What swings by up to this much is still in a processor's caches when it is needed again.
+/// If at most this much swings, it is still in a processor's caches when it is needed again.
 const NEAR_BYTES: usize = if cfg!(loom) { 0 } else { 2 << 20 };
 
-/// The count of what all stocks hold is corrected in steps of this many bytes, since all CPUs write to it.
+/// The count of what all stocks hold is corrected in steps of this many bytes, since all CPUs write
+/// to it.
 const TOLD_AT_ONCE: usize = if cfg!(loom) { 1 } else { 16 * BATCH_BYTES };
 
 /// A pool's batches of one class.
 #[derive(Debug)]
 pub(crate) struct Slots {
     len: u16,
-    /// How many batches it may keep now, beyond [`FIRST_LIMIT`], so that zeros are the first limit. This grows by half (doubles
-    /// from 2 × [`PLACES`] on) each time that it is asked in vain for what it had refused before, so that where a thread's
-    /// demand swings, the pool absorbs the swing.
+    /// How many batches it may keep now, beyond [`FIRST_LIMIT`], so that zeros mean the first
+    /// limit. This grows by half (doubles from 2 × [`PLACES`] on) each time the slots are asked in
+    /// vain for what they had refused before. So if a thread's demand swings, the pool absorbs the
+    /// swing.
     limit_beyond_first: u16,
     /// How many more batches its CPU has taken, or asked for in vain, than put back.
     taken: u16,
     /// How many batches it does not lend.
     reserved: u16,
-    /// The fewest batches there were since the last look: nobody has needed these.
+    /// The fewest batches there were since the last look: nobody has needed that many.
     fewest: u16,
     refused: bool,
     /// More than [`NEAR_BYTES`] swing, of small objects that lie scattered.
     is_far: bool,
-    /// Its own CPU has taken a batch or put one there since another asked in vain.
+    /// Its own CPU has taken or put a batch since another CPU last asked in vain.
     is_at_work: bool,
     /// How many objects it keeps: not all batches are whole, since threads that have just begun make short ones.
     objects: u32,
@@ -62,7 +65,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// All zeros, which is how a heap has them.
+    /// All zeros, as the slots of a heap begin.
     #[cfg(any(test, loom))]
     pub(crate) const EMPTY: Self = Self {
         len: 0,
@@ -78,8 +81,9 @@ impl Slots {
         places: Places::EMPTY,
     };
 
-    /// Keeps a batch of a thread of its own CPU, of no more objects than `class` has in one. It comes back if there are too
-    /// many, or `memory` (as [`Pools::put`](crate::pool::Pools::put) says) has none for the stock.
+    /// Keeps a batch of a thread of its own CPU, of no more objects than a batch of `class` has.
+    /// The batch is returned if there are too many, if it is too scattered for the stock, or if
+    /// `memory` (as [`Pools::put`](crate::pool::Pools::put) says) has none for the stock.
     pub(crate) fn put(
         &mut self,
         class: ClassId,
@@ -152,21 +156,22 @@ impl Slots {
         unsafe { batch.batch() }
     }
 
-    /// As [`pop`](Self::pop), to empty it: what it may keep begins anew.
+    /// As [`pop`](Self::pop), to empty the slots: their limit begins anew.
     pub(crate) fn drain(&mut self) -> Option<Batch> {
         self.limit_beyond_first = 0;
         self.is_far = false;
         self.pop()
     }
 
-    /// A batch that nobody has needed since this last returned `None`. Slots with a stock in use keep the rest, others
-    /// nothing.
+    /// A batch that nobody has needed since this last returned `None`. Slots with a stock in use
+    /// keep their other batches; other slots keep nothing.
     pub(crate) fn drain_idle(&mut self, class: ClassId) -> Option<Batch> {
         self.is_far = false;
         if usize::from(self.limit()) <= PLACES {
             return self.drain();
         }
-        // A look that began with a stock in use takes only what is idle, though none may be left after it.
+        // A look that began with a stock in use takes only what is idle, even if no stock is in use
+        // after it.
         let least = PLACES as u16 + 1;
         if self.fewest == 0 {
             self.fewest = self.len;
@@ -178,9 +183,9 @@ impl Slots {
         self.pop()
     }
 
-    /// A batch of the stock, to empty it.
+    /// A batch of the stock, to empty the stock.
     pub(crate) fn drain_stock(&mut self, class: ClassId) -> Option<Batch> {
-        // What stays is what it keeps from now on.
+        // From now on the slots keep no more than what stays.
         let stays = self.len.max(PLACES as u16);
         self.set_limit(self.limit().min(stays));
         self.reserved = self.reserved.min(stays);
@@ -224,18 +229,18 @@ impl Slots {
     }
 }
 
-/// How many batches of `class` do not count as stock: of long ones only what is kept at first, since pools would
-/// otherwise keep much of each size that a program goes through.
+/// How many batches of `class` do not count as stock. Of long batches these are only as many as are
+/// kept at first, since pools would otherwise keep much of each size that a program goes through.
 fn unstocked(class: ClassId) -> u16 {
     if limit_units(class) > 1 { batches_within(FIRST_LIMIT, class) } else { PLACES as u16 }
 }
 
-/// How many batches of `class` a pool with this `limit` keeps: fewer of long ones, but as many bytes.
+/// How many batches of `class` a pool with this `limit` keeps: fewer long ones, but as many bytes.
 fn batches_within(limit: u16, class: ClassId) -> u16 {
     (limit / limit_units(class)).max(1)
 }
 
-/// How much of a limit a batch of `class` takes.
+/// How much of a limit one batch of `class` takes.
 fn limit_units(class: ClassId) -> u16 {
     class.batch_bytes().div_ceil(BATCH_BYTES) as u16
 }

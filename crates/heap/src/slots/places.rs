@@ -21,7 +21,7 @@ type Shelf = [Place; SHELF];
 #[derive(Debug)]
 pub(super) struct Places {
     first: [Place; PLACES],
-    /// More places, once they are needed, the first shelves first: there for good.
+    /// More places: shelves, added in order once they are needed, for good.
     stock: [Option<NonNull<Shelf>>; SHELVES],
 }
 
@@ -33,7 +33,7 @@ impl Places {
     pub(super) const EMPTY: Self =
         Self { first: [MaybeUninit::uninit(); PLACES], stock: [None; SHELVES] };
 
-    /// Whether there is a place numbered `at`, which may be the first of a shelf.
+    /// Whether there is a place numbered `at`. Its shelf, if it is new, takes `memory`.
     pub(super) fn has(&mut self, at: u16, memory: impl Fn(usize) -> Option<NonNull<u8>>) -> bool {
         let Some(at) = usize::from(at).checked_sub(PLACES) else { return true };
         let Some(shelf) = self.stock.get_mut(at / SHELF) else { return false };
@@ -43,7 +43,7 @@ impl Places {
         shelf.is_some()
     }
 
-    /// Puts a batch at a place that there [is](Self::has).
+    /// Puts a batch at a place that [exists](Self::has).
     pub(super) fn write(&mut self, at: u16, batch: Packed) {
         self.place(at).write(batch);
     }
