@@ -4,8 +4,9 @@
 //! 1. A slab of the class is listed exactly while it has both free and used objects, in the group
 //!    of its fullness; a full slab is on no list, an empty one goes back to the backend as soon as
 //!    the bin's lock is free.
-//! 2. Objects are taken from the fullest slab, so that nearly empty slabs become empty; where much is taken in a short time,
-//!    from the fullest of their home, and from other homes' only where much of the class is free, or no slab can be had.
+//! 2. Objects are taken from the fullest slab, so that nearly empty slabs become empty. If much is
+//!    taken in a short time, they are taken from the fullest slab of the CPU's home; from other
+//!    homes' slabs only if much of the class is free, or no new slab can be had.
 
 use core::ptr::NonNull;
 
@@ -19,49 +20,55 @@ use crate::region::SlabTable;
 use crate::slab::emptied::Emptied;
 use crate::slab::{Returned, Slab, SlabRef};
 
-/// The first group whose slabs are given up: of the fuller ones at most an eighth is free.
+/// The first group whose slabs are given up. Of fuller slabs at most an eighth is free.
 const FIRST_GIVEN_UP: usize = 1;
 
-/// A quiet bin was half free each of this many times that the hand of `heap/quiet.rs` came by.
+/// A bin is quiet if it was half free each of the last this many times that the hand of
+/// `heap/quiet.rs` came by.
 const QUIET_ROUNDS: u8 = 2;
 
-/// The most frames populated at once: a page takes 1.4 µs by a fault, 0.95 by a call for four, 0.83 by
-/// one for sixteen.
+/// The most frames populated at once. A page takes 1.4 µs by a fault, 0.95 by a call for four, 0.83
+/// by a call for sixteen.
 const POPULATED_FRAMES: usize = 16;
 
 /// How many descriptors are fetched ahead when a batch comes back.
 const PREFETCHED: usize = 16;
 
-/// How much a look gives back before the bin's lock is free for others: a millisecond's worth.
+/// How much a look gives back before it releases the bin's lock for others: a millisecond's worth.
 const LOCKED_BYTES: usize = 8 << 20;
 
-/// A visit to a slab takes a look as long as so much that goes.
+/// A visit to a slab takes as long as giving back this much.
 const VISIT_BYTES: usize = 2 << 10;
 
-/// Up to this many slabs are of one home: keeping several homes in use would cost a small heap too much.
+/// Up to this many slabs are not divided among homes: several homes in use would cost a small heap
+/// too much.
 const UNDIVIDED_SLABS: u32 = 4;
 
-/// Where this much is taken within this long, CPUs get into each other's way. Homes cost memory, so only such bins have them.
+/// If this much is taken within this time, CPUs get into each other's way. Homes cost memory, so
+/// only such bins have them.
 const RUSH_MS: u16 = 16;
 const RUSH_BYTES: u32 = 4 * SLAB_BYTES as u32;
 
-/// A home takes from others' slabs where one in this many of a class's objects is free: opening one more would cost too much.
+/// A home takes from other homes' slabs if one in this many of the class's objects is free: opening
+/// one more slab would cost too much.
 const SHARED_BEYOND: usize = 16;
 
-/// How many batches a thread takes at once, at most, and how many slabs the class has for each but the first: so what lies
-/// on lists is little of it, also of several threads.
+/// The most batches that a thread takes at once, and how many slabs the class must have for each
+/// batch but the first. So objects on lists, even of several threads, are a small part of the
+/// class.
 const BATCHES_AT_ONCE: usize = 4;
 const SLABS_EACH: usize = 64;
 const SHARED_SLABS_EACH: usize = 1024;
 
-/// From this many objects of a list on that lie in one slab they go back as a row.
+/// If at least this many objects of a list lie in one slab, they go back as a row.
 const LEAST_NEIGHBOURS: usize = 8;
 
-/// A size class's slabs. Guarded by a lock of its own, under which the backend's is taken for metadata alone.
+/// A size class's slabs. Guarded by a lock of its own, under which the backend's lock is taken for
+/// metadata alone.
 #[derive(Debug)]
 pub(crate) struct Bin {
     lists: Lists,
-    /// What the slabs have, without what a sealed one withholds.
+    /// The objects of its slabs, without those that a sealed slab withholds.
     objects: usize,
     free_objects: usize,
     slabs: u32,
@@ -97,9 +104,11 @@ impl Rush {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
     pub(crate) class: ClassId,
-    /// At most [`BATCH_OBJECTS`](crate::class::BATCH_OBJECTS), of which it gets what goes [at once](Bin::cut).
+    /// At most [`BATCH_OBJECTS`](crate::class::BATCH_OBJECTS). The bin gives what goes [at
+    /// once](Bin::cut).
     pub(crate) count: usize,
-    /// The CPU whose home they are for; `None` if any slab will do, as in a process of one thread.
+    /// The CPU that they are for, whose home serves them; `None` if any slab will do, as in a
+    /// process of one thread.
     pub(crate) cpu: Option<usize>,
 }
 
@@ -110,12 +119,12 @@ struct Returning {
     index: u32,
 }
 
-/// How the slabs of a class's objects are found.
+/// Finds the slabs of a class's objects.
 struct Finder<'a, S> {
     class: ClassId,
-    /// The class's, as [`ClassId::reciprocal`] says.
+    /// The class's [`ClassId::reciprocal`].
     reciprocal: u32,
-    /// Of the first region, where nearly all slabs are.
+    /// The slabs of the first region, where nearly all slabs are.
     slabs: SlabTable,
     key: Key,
     source: &'a S,
@@ -127,10 +136,10 @@ impl<'a, S: SlabSource> Finder<'a, S> {
         Self { class, reciprocal, slabs, key, source }
     }
 
-    /// As [`place`](Self::place), of an object that should bear its mark.
+    /// As [`place`](Self::place), for an object that should bear its mark.
     ///
     /// # Errors
-    /// As for `place`, and if it does not.
+    /// As for `place`, and if the object does not bear its mark.
     #[inline(always)]
     fn find(&self, object: FreeObject) -> Result<Returning, Misused> {
         if !object.is_marked(self.key) {
@@ -139,7 +148,7 @@ impl<'a, S: SlabSource> Finder<'a, S> {
         self.place(object)
     }
 
-    /// The slab of `object` and its number there. Fetches what taking it back will read.
+    /// The slab of `object` and its number there. Prefetches what taking the object back will read.
     ///
     /// # Errors
     /// [`Misuse::FreeListCorrupted`], if no object begins there.
@@ -206,7 +215,8 @@ impl Walk {
     }
 }
 
-/// Whether the first objects of the list that begins with `head`, [`LEAST_NEIGHBOURS`] of them, lie in one slab.
+/// Whether the first [`LEAST_NEIGHBOURS`] objects of the list that begins with `head` lie in one
+/// slab.
 fn are_neighbours(head: FreeObject) -> bool {
     let slab = |object: FreeObject| object.as_ptr().addr().get() / SLAB_BYTES;
     let mut last = head;
@@ -220,18 +230,18 @@ fn are_neighbours(head: FreeObject) -> bool {
 
 /// What a bin needs of the backend.
 pub(crate) trait SlabSource {
-    /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map.
+    /// Enters those frames of the slab at `start` whose bits are set in `frames` into the page map.
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId);
-    /// Whether more pages of a slab of `class` are worth populating than those of the objects taken.
+    /// Whether to populate more pages of a slab of `class` than the objects taken need.
     fn populates(&self, class: ClassId) -> bool;
     /// Zeroed memory for good, aligned to words.
     fn metadata(&self, bytes: usize) -> Option<NonNull<u8>>;
     fn now_ms(&self) -> u64;
-    /// The slabs of the region in which nearly all are.
+    /// The slabs of the first region, where nearly all slabs are.
     fn first_slabs(&self) -> SlabTable;
-    /// The slab that `address`, in an object of a size class, lies in.
+    /// The slab in which `address`, in an object of a size class, lies.
     fn slab_of(&self, address: usize) -> Option<SlabRef>;
-    /// What marks free objects.
+    /// The key of the free objects' marks.
     fn key(&self) -> Key;
 }
 
@@ -251,7 +261,7 @@ impl Bin {
         self.slabs as usize
     }
 
-    /// Whether memory would have to come for the next object.
+    /// Whether memory would have to come for the next object taken.
     pub(crate) fn needs_memory(&mut self) -> bool {
         // SAFETY: a listed slab is this bin's, and its lock is held.
         self.lists.fullest().is_none_or(|name| unsafe { name.get() }.needs_memory())
@@ -262,8 +272,8 @@ impl Bin {
         (self.objects, self.free_objects)
     }
 
-    /// Whether nothing was taken since the hand last came by, and both times it found half of the objects free. (Of a
-    /// single slab no other is made.)
+    /// Whether nothing was taken since the hand last came by, and both times it found half of the
+    /// objects free. A class of a single slab is never quiet.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let is_half_free = self.slabs > 1 && self.has_free(2);
         self.quiet_rounds = if is_half_free { QUIET_ROUNDS.min(self.quiet_rounds + 1) } else { 0 };
@@ -275,7 +285,7 @@ impl Bin {
         self.free_objects * share >= self.objects
     }
 
-    /// Leaves of what is `wanted` as much as goes at once: a batch, of a class of many slabs several.
+    /// Cuts `wanted` down to what goes at once: a batch, or several for a class of many slabs.
     #[inline(never)]
     fn cut(&self, wanted: &mut Demand) {
         let slabs_each = if wanted.cpu.is_some() { SHARED_SLABS_EACH } else { SLABS_EACH };
@@ -283,7 +293,7 @@ impl Bin {
         wanted.count = wanted.count.min(batches * wanted.class.batch());
     }
 
-    /// Takes what is wanted, or less, if the slabs with room have less.
+    /// Takes what is wanted, or less if the slabs with room have less.
     pub(crate) fn take(
         &mut self,
         mut wanted: Demand,
@@ -313,15 +323,15 @@ impl Bin {
         self.rush.note(source.now_ms() as u16, bytes as u32);
     }
 
-    /// The slab to take from: the fullest, in a rush that of the home.
+    /// The slab to take from: the fullest, or in a rush the fullest of the CPU's home.
     fn slab_for(&mut self, wanted: Demand) -> Option<SlabRef> {
         let Some(cpu) = wanted.cpu.filter(|_| self.rush.is_on) else { return self.lists.fullest() };
         let own = self.lists.fullest_of(home_of(cpu));
         if own.is_none() && self.has_free(SHARED_BEYOND) { self.lists.fullest() } else { own }
     }
 
-    /// As [`take`](Self::take), of a slab that was just opened for the class, even if others have room
-    /// again: it is this bin's from now on, and no empty slab is listed.
+    /// As [`take`](Self::take), from a slab that was just opened for the class, even if others have
+    /// room again. The slab is this bin's from now on, and no empty slab is listed.
     pub(crate) fn take_new(
         &mut self,
         name: SlabRef,
@@ -346,7 +356,7 @@ impl Bin {
         self.take_unlisted(name, slab, wanted, gathered, source);
     }
 
-    /// Takes objects of a slab that is on no list, and lists it as its home's if it has more.
+    /// Takes objects of a slab that is on no list. If it has more, lists it as its home's.
     fn take_unlisted(
         &mut self,
         name: SlabRef,
@@ -372,11 +382,11 @@ impl Bin {
         }
     }
 
-    /// Takes back the objects of `batches`, all of `class`, [`GIVEN_AT_ONCE`] lists at a time. Slabs that have no others are
-    /// `emptied`.
+    /// Takes back the objects of `batches`, all of `class`, [`GIVEN_AT_ONCE`] lists at a time.
+    /// Slabs that become empty go to `emptied`.
     ///
     /// # Errors
-    /// The first object found that is not out; those behind it stay where they are.
+    /// The first object found that is not out. The objects behind it stay where they are.
     pub(crate) fn give(
         &mut self,
         class: ClassId,
@@ -394,14 +404,14 @@ impl Bin {
                 self.give_neighbours(list, &finder, emptied)?;
             }
             while !walk.has_ended() {
-                // The objects of a list may each lie in another slab: the descriptors are fetched
+                // Each object of a list may lie in another slab. So the descriptors are fetched
                 // side by side before the first is needed. All links are read before an object is
-                // given back, for its memory may go with it.
+                // given back, since its memory may go with it.
                 let count = walk.step(&mut found);
                 for (&object, ahead) in found[..count].iter().zip(&mut ahead) {
                     *ahead = finder.find(object)?;
                 }
-                // Counted here at once: a count in memory for each would be the critical path.
+                // Counted here at once: to count each object in memory would be the critical path.
                 self.free_objects += count;
                 for (&place, &object) in ahead[..count].iter().zip(&found) {
                     self.give_one(place, object, class, emptied)?;
@@ -411,7 +421,8 @@ impl Bin {
         Ok(())
     }
 
-    /// As [`give`](Self::give), of those of `objects` that are there, on no list: nothing is read from them. Returns how many.
+    /// As [`give`](Self::give), for those of `objects` that are `Some`. They are on no list, and
+    /// nothing is read from them. Returns how many they are.
     pub(crate) fn give_unlisted(
         &mut self,
         class: ClassId,
@@ -427,7 +438,7 @@ impl Bin {
         })
     }
 
-    /// Takes back `object`, which the caller has counted; errors as for [`give`](Self::give).
+    /// Takes back `object`, which the caller has counted. Errors as for [`give`](Self::give).
     #[inline(always)]
     fn give_one(
         &mut self,
@@ -449,8 +460,8 @@ impl Bin {
         Ok(())
     }
 
-    /// Takes back the objects that a list begins with, as long as enough of them lie in one slab, all of a slab's as one row; errors
-    /// as for [`give`](Self::give).
+    /// Takes back the objects that a list begins with, as long as enough of them lie in one slab;
+    /// those of one slab as one row. Errors as for [`give`](Self::give).
     #[inline(never)]
     fn give_neighbours(
         &mut self,
@@ -485,7 +496,8 @@ impl Bin {
                     outcome = Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
                     return None;
                 }
-                // All links are read before the last object is given back, for the slab may go with it.
+                // All links are read before the last object is given back, since the slab may go
+                // with it.
                 rest = object.next();
                 index
             });
@@ -502,7 +514,8 @@ impl Bin {
         Ok(())
     }
 
-    /// Puts a slab to which `count` objects have come back where it belongs now.
+    /// Puts a slab to which `count` objects have come back on the list where it belongs now, or
+    /// among the emptied ones.
     fn settle(&mut self, name: SlabRef, slab: &mut Slab, count: usize, emptied: &mut Emptied) {
         let was_listed = slab.free() > count;
         if was_listed {
@@ -518,8 +531,9 @@ impl Bin {
         }
     }
 
-    /// Calls `decommit` for the idle frames of slabs that are [ripe](Slab::is_ripe), and takes from `left_bytes` what goes and
-    /// what the visits cost. Stops when none are left, or after a lock's worth, to within a slab. Returns whether that was all.
+    /// Calls `decommit` for the idle frames of [ripe](Slab::is_ripe) slabs. Subtracts from
+    /// `left_bytes` what goes and what the visits cost. Stops when nothing is left of it, or after
+    /// [`LOCKED_BYTES`], to within a slab. Returns whether all ripe slabs were visited.
     pub(crate) fn scavenge(
         &mut self,
         left_bytes: &mut usize,
@@ -539,8 +553,8 @@ impl Bin {
         })
     }
 
-    /// Gives up the slabs of the emptier groups, each until objects are taken from it after all. Takes from `left_bytes`
-    /// what the visits cost.
+    /// Gives up the slabs of the emptier groups, each until objects are taken from it after all.
+    /// Subtracts from `left_bytes` what the visits cost.
     pub(crate) fn give_up_emptier_slabs(
         &mut self,
         left_bytes: &mut usize,
