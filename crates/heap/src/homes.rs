@@ -1,16 +1,16 @@
 //! A bin's lists: its slabs that have room, by home and by how full they are.
 //!
-//! Where two CPUs take turns at one slab, their batches of it interleave. A processor that goes through a batch prefetches
-//! what lies behind it, and so takes lines away from the other, over and over. So CPUs have homes, and a slab belongs to
-//! the home that was last served from it.
+//! If two CPUs take turns at one slab, their batches of it interleave. A processor that goes
+//! through a batch prefetches what lies behind it, and so takes lines away from the other CPU, over
+//! and over. So CPUs have homes, and a slab belongs to the home that was last served from it.
 //!
 //! ```text
 //!   first  home 0:  fullest ─▶ slab ─▶ slab …   │ … │ emptiest
 //!   more   home 1:  …                                          only where several CPUs take from some slabs
 //!          home 2:  …
 //! ```
-//! Each group has two lists, the first for slabs that are *ripe*: a look for holes may find some there (`slab/idle.rs`). So a
-//! look passes over no others.
+//! Each group has two lists. The first has the *ripe* slabs, in which a look for holes may find
+//! some (`slab/idle.rs`). So a look visits no other slabs.
 //!
 //! Invariant: a slab is on the list that its `list` names, and on no other.
 
@@ -37,18 +37,19 @@ pub(crate) fn home_of(cpu: usize) -> Home {
 pub(crate) struct Home(u8);
 
 impl Home {
-    /// The only one, where there is one.
+    /// The only home, unless there are several.
     const FIRST: Self = Self(0);
 }
 
-/// The name of a list: its place among its home's, which is 2 × group, and 1 more if its slabs are not ripe; × [`HOMES`] + home.
+/// The name of a list: place × [`HOMES`] + home. The place among the home's lists is 2 × group, and
+/// 1 more if the slabs are not ripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ListName(u8);
 
 const _: () = assert!(LISTS * HOMES <= u64::BITS as usize, "one bit a list in a word");
 
 impl ListName {
-    /// That of the fullest slabs of the first home that are ripe.
+    /// The list of the first home's fullest slabs that are ripe.
     pub(crate) const FIRST: Self = Self(0);
 
     fn new(place: usize, home: Home) -> Self {
@@ -63,7 +64,7 @@ impl ListName {
         usize::from(self.0) / HOMES % LISTS
     }
 
-    /// How full its slabs are.
+    /// The group of its slabs, by fullness.
     #[cfg(test)]
     pub(crate) fn group(self) -> usize {
         self.place() / 2
@@ -74,12 +75,12 @@ impl ListName {
         self.place().is_multiple_of(2)
     }
 
-    /// The list of this home's slabs that are in `group`, and ripe or not.
+    /// The list of the same home for slabs of `group`, ripe or not.
     pub(crate) fn with_group(self, group: usize, is_ripe: bool) -> Self {
         Self::new(2 * group + usize::from(!is_ripe), self.home())
     }
 
-    /// The list of `home`'s slabs that are as full, and as ripe.
+    /// The list of `home` for slabs that are as full and as ripe.
     pub(crate) fn with_home(self, home: Home) -> Self {
         Self::new(self.place(), home)
     }
@@ -104,7 +105,7 @@ type MoreHomes = [OfHome; HOMES - 1];
 /// The lists of all homes. Guarded by the lock of the bin.
 #[derive(Debug)]
 pub(crate) struct Lists {
-    /// A bit for each list that is not empty, by its name: the fullest slabs' are the lowest.
+    /// A bit for each list that is not empty, by its name. Lists of fuller slabs have lower bits.
     listed: u64,
     first: OfHome,
     /// Memory of the bin's own, for good, once there is more than one home.
@@ -115,7 +116,7 @@ pub(crate) struct Lists {
 unsafe impl Send for Lists {}
 
 impl Lists {
-    /// What [`divide`](Self::divide) needs.
+    /// How many bytes [`divide`](Self::divide) needs.
     pub(crate) const MORE_BYTES: usize = size_of::<MoreHomes>();
 
     pub(crate) const fn new() -> Self {
@@ -173,7 +174,7 @@ impl Lists {
         *self.head(ListName(lists.trailing_zeros() as u8))
     }
 
-    /// Puts a slab that is on no list on the one where it belongs.
+    /// Puts a slab that is on no list on the list where it belongs.
     #[inline(never)]
     pub(crate) fn insert(&mut self, name: SlabRef, slab: &mut Slab) {
         slab.choose_list();
@@ -181,7 +182,8 @@ impl Lists {
         slab.previous = None;
         slab.next = *first;
         if let Some(second) = *first {
-            // SAFETY: a listed slab is this bin's, its lock is held; not `slab`, which was not.
+            // SAFETY: a listed slab is this bin's, whose lock is held. It is not `slab`, which was
+            // on no list.
             unsafe { second.get() }.previous = Some(name);
         }
         *first = Some(name);
@@ -209,8 +211,8 @@ impl Lists {
         }
     }
 
-    /// Calls `visit` for `which` slabs of the groups from `least` on, until it returns `false`. Those that then belong to
-    /// another list go there. Returns what the last call did.
+    /// Calls `visit` for `which` slabs of the groups from `least` on, until it returns `false`.
+    /// Slabs that belong to another list afterwards are moved. Returns what the last call did.
     pub(crate) fn all_from(
         &mut self,
         least: usize,
@@ -235,7 +237,8 @@ impl Lists {
                         return false;
                     }
                     if slab.is_ripe() == slab.list().is_ripe() {
-                        // It stays, but may have to move at another time.
+                        // It stays on its list, but may have to move at another number of free
+                        // objects.
                         slab.choose_list();
                     } else {
                         self.remove(name, slab);

@@ -6,18 +6,19 @@
 //!   far words (apart):  01111111… 11111111…              (where there are more than 1024 objects)
 //!   slab (elsewhere):   │ object 0 │ object 1 │ … │ object n-1 │ unused tail │
 //! ```
-//! The descriptor lies apart from the slab, so that a slab's pages hold nothing but objects,
-//! an untouched page of it costs nothing, and no overflow reaches the heap's own state. Only slabs of objects
-//! shorter than 64 bytes need the far words: in a table of their own they cost the others nothing.
+//! The descriptor lies apart from the slab. So a slab's pages hold nothing but objects, an
+//! untouched page costs nothing, and no overflow reaches the heap's own state. Only slabs of
+//! objects shorter than 64 bytes need the far words. These lie in a table of their own, so they
+//! cost other slabs nothing.
 //!
 //! Invariants
 //! 1. A bit is set exactly while its object is free and on no list; `free` counts the bits.
-//! 2. A summary bit is set exactly while its word is not 0. Words behind the last object's may
-//!    hold anything: what an earlier class of the slab left there.
-//! 3. All fields are guarded by the lock of the class's bin while the slab is in use, by the
-//!    backend's lock otherwise; on the way from one to the other they are of whoever gives it back
-//!    (`slab/emptied.rs`).
-//! 4. The `far_words` of a slab that was opened exist, and are its alone.
+//! 2. A summary bit is set exactly while its word is not 0. Words behind the last object's may hold
+//!    anything that an earlier class of the slab left there.
+//! 3. All fields are guarded by the lock of the class's bin while the slab is in use, and by the
+//!    backend's lock otherwise. On the way from the bin to the backend they belong to whoever gives
+//!    the slab back (`slab/emptied.rs`).
+//! 4. The `far_words` of a slab that was opened exist, and belong to it alone.
 //!
 //! Objects are taken lowest first, so that a slab is touched page by page.
 
@@ -47,29 +48,30 @@ const _: () = assert!(WORDS <= 64, "one summary word has to do");
 const NEAR_WORDS: usize = 16;
 const FAR_WORDS: usize = WORDS - NEAR_WORDS;
 
-/// The words that do not lie there.
+/// The words that do not lie in the descriptor.
 pub(crate) type FarWords = [u64; FAR_WORDS];
 
-/// A slab's descriptor. Zeroed memory is a valid one that is not in use.
+/// A slab's descriptor. Zeroed memory is a valid descriptor that is not in use.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slab {
-    /// Its neighbours, while it is on a list; the next of those that became empty together.
+    /// The slab's neighbours while it is on a list. In `Emptied`, `next` is the next empty slab.
     pub(crate) next: Option<SlabRef>,
     pub(crate) previous: Option<SlabRef>,
     start: usize,
     far_words: *mut FarWords,
-    /// The number of free objects at which it belongs to an emptier group, is no longer full, or is empty.
+    /// The number of free objects at which the slab belongs to an emptier group, is ripe, is no
+    /// longer full, or is empty.
     moves_at: u32,
-    /// How many fewer are free now. (The counters have 32 bits, though 16 would do: the compiler loads a
-    /// narrower one together with its neighbour, and a load wider than the last store must wait until
-    /// that has completed.)
+    /// How many fewer are free now. (The counters have 32 bits, though 16 would do. The compiler
+    /// loads a narrower one together with its neighbour, and a load wider than the last store must
+    /// wait until that store has completed.)
     left: u32,
     objects: u32,
     frames: Frames,
     list: ListName,
-    /// Atomic, because whoever frees an object of a slab that is given up reads it without a lock:
-    /// it does not change while there is such an object.
+    /// Atomic, because whoever frees an object of a given-up slab reads it without a lock. It does
+    /// not change while there is such an object.
     class: AtomicU8,
     /// The most objects in use since the last look for idle frames.
     most_used: u16,
@@ -79,7 +81,7 @@ pub(crate) struct Slab {
 
 const _: () = assert!(size_of::<Slab>() == 3 * 64, "one line, and two of words");
 
-/// What returning an object to its slab found.
+/// The outcome of returning an object to its slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Returned {
     Ok,
@@ -90,11 +92,11 @@ pub(crate) enum Returned {
 }
 
 impl Slab {
-    /// Makes it the descriptor of an empty slab at `start`, whose frames hold no memory yet if it
-    /// is `bare`, and get it one by one.
+    /// Makes this the descriptor of an empty slab at `start`. If the slab is `bare`, its frames
+    /// hold no memory yet, and get it one by one.
     ///
     /// # Safety
-    /// `far_words` is there as long as the slab, and this slab's alone.
+    /// `far_words` exists as long as the slab, and is this slab's alone.
     unsafe fn open(
         &mut self,
         start: NonNull<u8>,
@@ -123,8 +125,8 @@ impl Slab {
         self.summary = u64::MAX >> (64 - objects.div_ceil(64));
     }
 
-    /// Sees to it that no object of a slab just opened reaches into its last frame, and returns
-    /// where that begins.
+    /// Ensures that no object of a slab just opened reaches into its last frame. Returns where this
+    /// frame begins.
     pub(crate) fn withhold_last_frame(&mut self) -> NonNull<u8> {
         let bytes = SLAB_BYTES - FRAME_BYTES;
         let objects = bytes / self.object_bytes();
@@ -140,25 +142,25 @@ impl Slab {
         unsafe { self.start().add(bytes) }
     }
 
-    /// Whether `object` is one of the slab's, and not free in it.
+    /// Whether `object` is one of the slab's and not free in it.
     pub(crate) fn is_taken(&self, object: FreeObject) -> bool {
         let offset = object.as_ptr().addr().get() % SLAB_BYTES;
         let index = offset / self.object_bytes();
         index < self.objects() && self.word(index / 64) >> (index % 64) & 1 == 0
     }
 
-    /// The bits of the objects from `at` × 64 on.
+    /// The bits of the objects numbered `at` × 64 and up.
     #[inline(never)]
     pub(crate) fn word(&self, at: usize) -> u64 {
         if at < NEAR_WORDS {
             return self.words[at];
         }
         let word = self.far_words.cast::<u64>().wrapping_add(at - NEAR_WORDS);
-        // SAFETY: by invariant 4; at < WORDS, as it is of an object.
+        // SAFETY: by invariant 4; at < WORDS, since the word is an object's.
         unsafe { word.read() }
     }
 
-    /// As [`word`](Self::word), to be changed.
+    /// As [`word`](Self::word), mutable.
     #[inline(always)]
     fn word_mut(&mut self, at: usize) -> &mut u64 {
         if at < NEAR_WORDS {
@@ -177,7 +179,8 @@ impl Slab {
 
     /// The slab's first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
-        // An open slab's start is not null; the value for one that never was open is never used.
+        // An open slab's start is not null. The value for a slab that was never opened is never
+        // used.
         NonNull::new(core::ptr::with_exposed_provenance_mut(self.start))
             .unwrap_or(NonNull::dangling())
     }
@@ -216,17 +219,18 @@ impl Slab {
         self.free() * GROUPS / (self.objects() + 1)
     }
 
-    /// On which list of its bin it belongs: of its home, by its fullness.
+    /// The list of its bin on which it belongs, by its home, its fullness and whether it is ripe.
     pub(crate) fn list(&self) -> ListName {
         self.list
     }
 
-    /// Makes it one of `home`'s, while it is on no list.
+    /// Makes it a slab of `home`. It must be on no list.
     pub(crate) fn move_to(&mut self, home: Home) {
         self.list = self.list.with_home(home);
     }
 
-    /// Assigns it to the list where it belongs, until it says that it [moves](Returned::Moves).
+    /// Assigns it to the list where it belongs, until [`give`](Self::give) says that it
+    /// [moves](Returned::Moves).
     #[inline(never)]
     pub(crate) fn choose_list(&mut self) {
         let group = self.fullness_group();
@@ -245,16 +249,17 @@ impl Slab {
         self.free() == self.objects()
     }
 
-    /// Whether the next object that [`take`](Self::take) would take needs memory to come. The slab has one.
+    /// Whether memory has to come for the next object that [`take`](Self::take) would take. The
+    /// slab has a free object.
     pub(crate) fn needs_memory(&self) -> bool {
         let word = self.summary.trailing_zeros() as usize;
         let first = word * 64 + self.word(word).trailing_zeros() as usize;
         self.frames.are_away(frames_of(first * self.object_bytes(), self.object_bytes()))
     }
 
-    /// Takes objects until `gathered` has `count` or none is left, the lowest first. Where it comes
-    /// upon a frame without memory, `gathered` notes the next such ones too, `stretch` in all at
-    /// most. O(count).
+    /// Takes objects, the lowest first, until `gathered` has `count` or none is left. At an object
+    /// in a frame without memory, `gathered` notes this frame and the next such ones, at most
+    /// `stretch` in all. O(count).
     pub(crate) fn take(&mut self, count: usize, gathered: &mut Gathered, stretch: usize) {
         self.frames.resume();
         let start = self.start();
@@ -312,16 +317,18 @@ impl Slab {
         if self.has_to_move() { Returned::Moves } else { Returned::Ok }
     }
 
-    /// Takes back the objects whose numbers `next` tells, until it tells no more, or one that is free already. Returns how many
-    /// came back, and whether none was free. They are counted together: whoever gives them asks whether the slab
-    /// [has to move](Self::has_to_move).
+    /// Takes back the objects whose numbers `next` returns, until it returns none, or an object
+    /// that is free already. Returns how many came back, and whether none was free already. The
+    /// objects are counted together, so the caller asks whether the slab [has to
+    /// move](Self::has_to_move).
     #[inline(always)]
     pub(crate) fn give_row(&mut self, mut next: impl FnMut() -> Option<u32>) -> (usize, bool) {
         let (mut count, mut is_sound) = (0, true);
         let mut words = 0;
         let mut at = 0;
         let mut word = self.word_mut(at);
-        // Kept apart from its word while that is the same: else each object would wait for the one before it to be stored.
+        // Kept apart from its word while the word is the same. Otherwise each object would wait
+        // until the one before it is stored.
         let mut bits = *word;
         while let Some(index) = next() {
             if (index / 64) as usize != at {
@@ -346,18 +353,19 @@ impl Slab {
         (count, is_sound)
     }
 
-    /// Whether as many objects are free as it takes for it to belong elsewhere.
+    /// Whether enough objects are free that the slab belongs elsewhere.
     pub(crate) fn has_to_move(&self) -> bool {
         self.left == 0
     }
 
-    /// The memory of a range that [`take`](Self::take) has noted has come.
+    /// Notes that the memory of a range that [`take`](Self::take) has noted has come.
     pub(crate) fn has_come(&mut self) {
         self.frames.have_come();
     }
 
-    /// The frames, a bit each, that must be entered into the page map now that [`take`](Self::take)
-    /// has taken objects from the slab: scavenged ones; all, if it had been given up.
+    /// The frames, a bit each, that must be entered into the page map after [`take`](Self::take):
+    /// hidden frames in which it took objects, and if the slab had been given up, all that are not
+    /// hidden.
     pub(crate) fn reappeared(&mut self) -> u16 {
         self.frames.take_to_show()
     }
@@ -368,7 +376,7 @@ impl Slab {
     }
 
     /// Gives the slab up until objects are taken from it. Returns the frames, a bit each, of which
-    /// the page map must say so: none, if it had been given up before.
+    /// the page map must say so: none if the slab had been given up before.
     pub(crate) fn give_up(&mut self) -> u16 {
         self.frames.give_up()
     }
@@ -395,8 +403,9 @@ fn frames_of(offset: usize, bytes: usize) -> (usize, usize) {
     (offset / FRAME_BYTES, (offset + bytes - 1) / FRAME_BYTES)
 }
 
-/// The memory of a slab that is still to be opened. A free of what the page map says lies there may
-/// reach the descriptor at any time, so the descriptor is written under the lock of the class's bin.
+/// The memory of a slab that is yet to be opened. A free of an object that the page map says lies
+/// there may reach the descriptor at any time. So the descriptor is written under the lock of the
+/// class's bin.
 #[derive(Debug)]
 pub(crate) struct FreshSlab {
     pub(crate) name: SlabRef,
@@ -417,7 +426,8 @@ impl FreshSlab {
     }
 }
 
-/// A slab's descriptor in the heap's metadata: committed, and zeroed at worst, whatever state the slab is in.
+/// Names a slab's descriptor in the heap's metadata. The descriptor is committed, and zeroed at
+/// worst, whatever state the slab is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct SlabRef(NonNull<Slab>);
@@ -426,7 +436,7 @@ pub(crate) struct SlabRef(NonNull<Slab>);
 unsafe impl Send for SlabRef {}
 
 impl SlabRef {
-    /// Names no descriptor: never to be followed.
+    /// Names no descriptor. Must never be followed.
     pub(crate) const NONE: Self = Self(NonNull::dangling());
 
     /// Names a descriptor.
@@ -456,7 +466,7 @@ impl SlabRef {
         prefetch(words.wrapping_add(at * size_of::<u64>()));
     }
 
-    /// The slab's class, for whoever has an object of it: so the slab is in use, and stays so.
+    /// The slab's class. The caller has an object of the slab, so the slab is in use and stays so.
     pub(crate) fn class(self) -> ClassId {
         // SAFETY: descriptors stay committed; of this field there are only atomic accesses
         // while the slab is in use.

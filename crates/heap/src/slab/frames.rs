@@ -4,8 +4,8 @@
 //! |------|--------|-|
 //! | no   | no     | objects may be in use there |
 //! | yes  | no     | no memory has come since the slab was opened |
-//! | yes  | yes    | it has gone, and the page map says that nothing is allocated there |
-//! | no   | yes    | it has come along with others: no object was taken there yet |
+//! | yes  | yes    | its memory has gone, and the page map says that nothing is allocated there |
+//! | no   | yes    | its memory has come along with others': no object was taken there yet |
 
 use core::ptr::NonNull;
 
@@ -30,54 +30,59 @@ pub(super) fn stretches(mut bits: u16) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// One bit a frame. All zeros for frames that hold memory and for which the page map tells the slab's class.
+/// One bit a frame. All zeros mean that the frames hold memory and that the page map tells the
+/// slab's class for them.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Frames {
-    /// It holds no memory.
+    /// The frame holds no memory.
     bare: u16,
-    /// It was scavenged, and the page map says that nothing is allocated there.
+    /// The frame was scavenged, and the page map says that nothing is allocated there.
     hidden: u16,
-    /// The page map is still to be told of objects taken there.
+    /// The page map must still be told of objects taken in the frame.
     to_show: u16,
     /// The slab is given up: the page map says so for all frames that are not hidden.
     given_up: bool,
-    /// How many threads have memory come for stretches of them, without a lock. (One that a fork finds at it never comes
-    /// back in the child, as the objects that it has taken do not.)
+    /// How many threads are populating stretches of the frames, without a lock. (A thread that a
+    /// fork interrupts here never finishes in the child, nor do the objects that it has taken come
+    /// back there.)
     coming: u8,
 }
 
 impl Frames {
-    /// Those of a slab that was just opened.
+    /// The frames of a slab that was just opened.
     pub(super) fn new(bare: bool) -> Self {
         Self { bare: if bare { ALL } else { 0 }, hidden: 0, to_show: 0, given_up: false, coming: 0 }
     }
 
-    /// Which of them hold memory.
+    /// The frames that hold memory.
     pub(super) fn held(&self) -> u16 {
         !self.bare
     }
 
-    /// How many hold none.
+    /// How many frames hold no memory.
     pub(super) fn bare_count(&self) -> usize {
         self.bare.count_ones() as usize
     }
 
-    /// The frames `gone` lose their memory, or will never get any, and nothing is allocated there.
+    /// Notes that the frames `gone` lose their memory, or will never get any, and that nothing is
+    /// allocated there.
     pub(super) fn go(&mut self, gone: u16) {
         self.bare |= gone;
         self.hidden |= gone;
     }
 
-    /// Whether an object in the frames `first` to `last` needs more than to be taken.
+    /// Whether an object in the frames `first` to `last` cannot simply be taken, because one of
+    /// them is bare or hidden.
     #[inline]
     pub(super) fn are_away(&self, (first, last): (usize, usize)) -> bool {
         let away = self.bare | self.hidden;
         away != 0 && away & bits(first, last) != 0
     }
 
-    /// An object is taken in the frames `first` to `last`, some of which [are away](Self::are_away). `gathered` notes
-    /// these and the next bare ones up to the frame `end`, at most `stretch` in all, of the slab at `start`.
+    /// Notes that an object is taken in the frames `first` to `last`, some of which [are
+    /// away](Self::are_away). `gathered` notes the bare ones and the next bare ones up to the frame
+    /// `end`, at most `stretch` in all. The slab is at `start`.
     #[cold]
     pub(super) fn come(
         &mut self,
@@ -94,8 +99,8 @@ impl Frames {
         if bare & touched == 0 {
             return;
         }
-        // The next bare frames are needed next, whatever lies between: a call of their own would cost as much.
-        // (Not what lies behind the last object: it may be sealed.)
+        // The next bare frames are needed next, whatever lies between: a call of their own would
+        // cost as much. (Frames behind the last object are left out: they may be sealed.)
         let first = (bare & touched).trailing_zeros() as usize;
         let mut last = first;
         let mut ahead = bare & !bits(0, first) & bits(0, end);
@@ -120,17 +125,18 @@ impl Frames {
         gathered.returned_frames += (revived & hidden).count_ones() as usize;
     }
 
-    /// The memory of a stretch that was noted has come.
+    /// Notes that the memory of a stretch has come.
     pub(super) fn have_come(&mut self) {
         self.coming = self.coming.saturating_sub(1);
     }
 
-    /// Whether memory is on its way to any of them: what went before it has come would be there, and count as gone.
+    /// Whether memory is on its way to any frame. If such frames went before it comes, it would be
+    /// there and count as gone.
     pub(super) fn are_coming(&self) -> bool {
         self.coming > 0
     }
 
-    /// Objects are taken again from the slab: if it was given up, it no longer is.
+    /// Notes that objects are taken from the slab again: it is no longer given up.
     #[inline]
     pub(super) fn resume(&mut self) {
         if core::mem::take(&mut self.given_up) {
@@ -138,7 +144,8 @@ impl Frames {
         }
     }
 
-    /// The slab is given up. Returns the frames for which the page map must say so: none, if it had been before.
+    /// Gives the slab up. Returns the frames for which the page map must say so: none if it was
+    /// given up before.
     pub(super) fn give_up(&mut self) -> u16 {
         if core::mem::replace(&mut self.given_up, true) { 0 } else { !self.hidden }
     }
@@ -148,8 +155,8 @@ impl Frames {
         self.given_up
     }
 
-    /// The frames that must be entered into the page map now that objects were taken: those that were hidden; all, if
-    /// the slab had been given up.
+    /// The frames that must be entered into the page map after objects were taken: hidden ones in
+    /// which they were taken, and if the slab had been given up, all that are not hidden.
     pub(super) fn take_to_show(&mut self) -> u16 {
         core::mem::take(&mut self.to_show)
     }

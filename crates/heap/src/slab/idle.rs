@@ -1,4 +1,5 @@
-//! Which frames of a slab no object in use reaches into, and what must not be left in those that go to others.
+//! Frames of a slab that no object in use reaches into, and the marks that must not be left in
+//! frames that go to others.
 
 use core::ptr::NonNull;
 
@@ -9,9 +10,9 @@ use crate::object::FreeObject;
 use crate::region::FRAME_BYTES;
 
 impl Slab {
-    /// Whether it is to be looked at for idle frames: it is one of the emptier half, or given up (others will be used first),
-    /// and a quarter of the objects has gone since the last time. So a slab that empties object by object is looked at some
-    /// twenty times, however often the heap looks.
+    /// Whether a look has to visit the slab: it is more than half free or given up (others will be
+    /// used first), and a quarter of the objects in use has gone since the last visit. So a slab
+    /// that empties object by object is visited some twenty times, however often the heap looks.
     pub(crate) fn is_ripe(&self) -> bool {
         self.may_ripen() && self.used() * 4 <= usize::from(self.most_used) * 3
     }
@@ -20,7 +21,8 @@ impl Slab {
         self.free() * 2 > self.objects() || self.is_given_up()
     }
 
-    /// The number of free objects at which it gets ripe, if it can without getting into another group.
+    /// The number of free objects at which the slab becomes ripe, if it can without changing its
+    /// group.
     pub(super) fn ripens_at(&self) -> usize {
         if self.is_ripe() || !self.may_ripen() {
             return usize::MAX;
@@ -28,9 +30,9 @@ impl Slab {
         self.objects() - usize::from(self.most_used) * 3 / 4
     }
 
-    /// Calls `decommit` for each stretch of frames that hold memory but no object in use. Their memory
-    /// must go, and so must their entries in the page map: the marks of their free objects are lost,
-    /// and a double free must still be seen.
+    /// Calls `decommit` for each stretch of frames that hold memory but no object in use. Their
+    /// memory must go, and so must their entries in the page map: the marks of their free objects
+    /// are lost, and a double free must still be detected.
     pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
         if self.frames.are_coming() {
             return;
@@ -45,9 +47,10 @@ impl Slab {
         }
     }
 
-    /// Clears the marks of objects at the starts of frames, the slab being empty. A run that begins there must not
-    /// bear one: the program might copy it along with the run's contents, and one day it would come back in an object
-    /// in use. Done here, not where runs are taken, since for most runs that would touch memory nobody has touched.
+    /// Clears the marks of objects at the starts of frames of an empty slab. A run that begins
+    /// there must not bear a mark: the program might copy the mark along with the run's contents,
+    /// and one day it would come back in an object in use. Done here, not where runs are taken,
+    /// since for most runs that would touch memory that nobody has touched.
     pub(crate) fn unmark_frames(&self) {
         let mut held = self.frames.held();
         while held != 0 {
@@ -82,7 +85,8 @@ impl Slab {
             return true;
         }
         if last - first < 64 {
-            // Their bits lie in two words at most, as for most classes: so this is what a look costs.
+            // Their bits lie in two words at most, as in most classes. So this is what a look
+            // costs.
             let low = u128::from(self.word(first / 64));
             let high = u128::from(self.word(last / 64));
             let wanted = u64::MAX >> (63 - (last - first));
