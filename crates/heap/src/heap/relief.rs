@@ -1,4 +1,4 @@
-//! When memory is looked for that can go back to the system, and what such a *look* does.
+//! When the heap looks for memory that can go back to the system, and what such a *look* does.
 //!
 //! ```text
 //!   relieve      a call has exchanged a batch, or freed an object of a slab that is given up
@@ -14,7 +14,7 @@
 //!   tend         the same for a program that makes no calls, by a thread that looks after the heap
 //!   trim         all that can go, at once
 //! ```
-//! One thread at a time looks, but for `trim`, which waits for none.
+//! One thread at a time looks. Only `trim` waits for no other.
 
 mod emptying;
 mod holes;
@@ -30,18 +30,18 @@ use crate::seat::Seat;
 
 pub(super) use holes::Look;
 
-/// How much may lie idle in the slabs without a look at the emptier ones: this share of what is
-/// live, and at least this much.
+/// This much may lie idle in the slabs without a look at the emptier ones: this share of what is
+/// live, and at least this many bytes.
 const IDLE_SHARE: usize = 64;
 const MIN_IDLE_BYTES: usize = 1 << 20;
 
-/// Hardly anything is left in the slabs once this many times what is live lies idle.
+/// Hardly anything is left in the slabs if this many times the out bytes lie idle.
 const LITTLE_SHARE: usize = 16;
 
 /// The most that one step of a look gives back, so that the call takes less than a millisecond.
 const STEP_BYTES: usize = 2 << 20;
 
-/// Of calls that have neither taken from slabs nor given to them, one in this many reads the clock.
+/// Of calls that find the live bytes unchanged, one in this many reads the clock.
 const IDLE_RELIEFS: u8 = 16;
 
 /// Why a look is made.
@@ -59,9 +59,9 @@ enum Cause {
 type Looker<'a, S> = LockGuard<'a, Look, <S as System>::Park>;
 
 impl<S: System> Heap<S> {
-    /// Looks for memory to give back when the slabs have become much emptier, or much has been idle
-    /// in them for a while. What this thread's cache and the pools hold would keep slabs in use, so
-    /// they are emptied first; other threads empty their caches when they next come here.
+    /// Looks for memory to give back if the slabs have become much emptier, or if much has been
+    /// idle in them for a while. What this thread's cache and the pools hold would keep slabs in
+    /// use, so they are emptied first. Other threads empty their caches when they next come here.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
@@ -99,7 +99,8 @@ impl<S: System> Heap<S> {
             let looks = self.pace.looks();
             let begins = matches!(look, Some((_, Cause::Emptied | Cause::Idle)));
             if begins || *seen != looks {
-                // A look that gives slabs up is counted when it begins, below; and this thread is emptied for it now.
+                // A look that gives slabs up is counted when it begins, below. This thread's cache
+                // is emptied for it now.
                 let gives_up = matches!(look, Some((_, Cause::Idle)));
                 *seen = looks + u32::from(gives_up);
                 // SAFETY: the caller's promise, passed on.
@@ -114,11 +115,11 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Whether this thread is to look now: the looker's lock, and why.
+    /// The looker's lock and the cause, if this thread is to look now.
     #[inline]
     fn begin_look(&self, fill: Fill) -> Option<(Looker<'_, S>, Cause)> {
         self.cause_to_look(fill)?;
-        // Where many threads free, all see it: one of them looks.
+        // If many threads free, all see the cause: one of them looks.
         let looker = self.looker.try_lock()?;
         // Another may have looked meanwhile.
         Some((looker, self.cause_to_look(fill)?))
@@ -142,7 +143,8 @@ impl<S: System> Heap<S> {
         Fill { live_bytes, idle_bytes: self.backend.idle_bytes(live_bytes) }
     }
 
-    /// Notes whether much is idle in the slabs: how long it has been so decides when the next look is due.
+    /// Notes whether much is idle in the slabs. How long that has lasted decides when the next look
+    /// is due.
     fn note_idle(&self, fill: Fill) {
         self.pace.note_idle(is_much_idle(fill), || self.source().now_ms());
     }
@@ -163,8 +165,8 @@ impl<S: System> Heap<S> {
         self.extremes.are_left(fill, self.backend.slack_bytes())
     }
 
-    /// Whether the slabs [had emptied](Self::has_emptied) some milliseconds ago. Where hardly anything is
-    /// left in them it does not wait: no later call may come.
+    /// Whether the slabs [had emptied](Self::has_emptied) some milliseconds ago. If hardly anything
+    /// is left in them there is no wait, since no later call may come.
     fn has_emptied_for_long(&self, fill: Fill) -> bool {
         self.has_emptied(fill)
             && (self.pace.has_settled(self.source().now_ms()) || self.has_little())
@@ -176,8 +178,8 @@ impl<S: System> Heap<S> {
         self.backend.idle_bytes(out_bytes) / LITTLE_SHARE > out_bytes
     }
 
-    /// Empties lists and pools and gives idle frames back, or goes on with that. Returns how many bytes went, hardly more
-    /// than `most_bytes`.
+    /// Empties lists and pools and gives idle frames back, or goes on with a look under way.
+    /// Returns how many bytes went, hardly more than `most_bytes`.
     #[cold]
     #[inline(never)]
     fn look_for_holes(&self, look: &mut Look, cause: Cause, most_bytes: usize) -> usize {
@@ -193,8 +195,9 @@ impl<S: System> Heap<S> {
         self.scavenge(look, left_bytes)
     }
 
-    /// Gives up the emptier slabs. So that they become empty, what is freed in them goes straight back
-    /// there, not to a thread's list and from there to the next request. What the visits cost is taken from `left_bytes`.
+    /// Gives up the emptier slabs. Objects freed in them then go straight back to them, not to a
+    /// thread's list and from there to the next request, so that the slabs become empty. Subtracts
+    /// from `left_bytes` what the visits cost.
     #[cold]
     fn give_up_emptier_slabs(&self, left_bytes: &mut usize) {
         for bin in &self.bins {
@@ -204,8 +207,8 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// To be called before the heap grows, without the lock of a bin: looks for holes first, if it has grown much since the last
-    /// time.
+    /// Looks for holes if the heap has grown much since the last time. Must be called before the
+    /// heap grows, without the lock of a bin.
     #[inline]
     pub(super) fn scavenge_before_growing(&self) {
         if self.backend.should_scavenge() {
@@ -213,8 +216,8 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Of several threads that grow at once one searches. What it has found the others would not find any more, and finding
-    /// nothing lets the heap grow by more until the next time.
+    /// Of several threads that grow the heap at once, one searches. The others would find nothing
+    /// more, and a search that finds nothing lets the heap grow by more until the next.
     #[cold]
     #[inline(never)]
     fn scavenge_unless_another_looks(&self) {
@@ -225,18 +228,18 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives what the heap does not need back to the system: the pools' objects, the freed huge blocks and all
-    /// dirty memory but `keep_bytes`. Returns how many bytes went.
+    /// Gives what the heap does not need back to the system: the pools' objects, the kept huge
+    /// blocks and all dirty memory but `keep_bytes`. Returns how many bytes went.
     pub fn trim(&self, keep_bytes: usize) -> usize {
         self.release_pools();
-        // It is a look of its own, and ends one that is under way.
+        // This is a look of its own. It ends one that is under way.
         self.pace.note_unfinished(false);
         let mut look = Look::new();
         self.release_kept() + self.scavenge(&mut look, usize::MAX) + self.backend.trim(keep_bytes)
     }
 
-    /// Gives back what a call at this time would, for programs that make none: to be called from time
-    /// to time by a thread that looks after the heap. Returns how many bytes went.
+    /// Gives back what a call at this time would, for programs that make no calls. A thread that
+    /// looks after the heap calls it from time to time. Returns how many bytes went.
     pub fn tend(&self) -> usize {
         let mut looker = self.looker.try_lock();
         let fill = self.fill();

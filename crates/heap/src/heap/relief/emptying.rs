@@ -1,4 +1,5 @@
-//! What lies ready for later requests, on lists, in pools and in kept blocks, goes to the slabs, the backend and the system.
+//! Moves what lies ready for later requests, on lists, in pools and in kept blocks, to the slabs,
+//! the backend and the system.
 //!
 //! ```text
 //!   release_all      no memory is left, or it is asked back: everything that this thread can reach
@@ -9,7 +10,8 @@
 //!   release_idle     the same before a look, but for what swings
 //!   empty_stocks     as much of the pools' stocks as makes room for what would else need new memory
 //! ```
-//! An object that waits on a list counts as in use to its slab, and may be the only one that keeps it from being empty.
+//! To its slab, an object that waits on a list counts as in use. It may be the only one that keeps
+//! the slab from being empty.
 
 use core::ptr::NonNull;
 
@@ -23,14 +25,16 @@ use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 use crate::slots::Slots;
 
-/// At most this many times what is needed leaves the pools' stocks for its sake: where the objects are scattered they may
-/// empty no slab, and each one that goes is a cache miss.
+/// At most this many times what is needed leaves the pools' stocks for it. If the objects are
+/// scattered they may empty no slab, and each one that goes is a cache miss.
 const STOCK_SHARE: usize = 32;
 
 impl<S: System> Heap<S> {
-    /// Gives what lies ready for later requests, the thread's at `seat` and all that is common, to the slabs and the
-    /// backend, when memory for a run of `frames` is out or is asked back: each object on a list may be what keeps a slab
-    /// from being empty. Only kept huge blocks go if no such run was ever there. Returns how many bytes went.
+    /// Gives what lies ready for later requests, the thread's at `seat` and all that is common, to
+    /// the slabs and the backend. Called when there is no memory for a run of `frames`, or when
+    /// memory is asked back: each object on a list may be what keeps a slab from being empty. If
+    /// the run is longer than all that is committed, only kept huge blocks go. Returns how many
+    /// bytes went.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
@@ -59,8 +63,8 @@ impl<S: System> Heap<S> {
         gone_bytes
     }
 
-    /// Gives back what the thread at `seat` keeps beside its lists: runs, and objects on their way to slabs that are
-    /// given up. Returns how many bytes went.
+    /// Gives back what the thread at `seat` keeps beside its lists: runs and departing objects.
+    /// Returns how many bytes went.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
@@ -108,8 +112,8 @@ impl<S: System> Heap<S> {
         gone_bytes
     }
 
-    /// Moves what lies in the pools' stocks to the slabs for as long as the heap would have to grow to serve `frames`
-    /// frames at a multiple of `align`, up to [`STOCK_SHARE`] times as much.
+    /// Moves the pools' stocks to the slabs for as long as the heap would have to grow to serve
+    /// `frames` frames at a multiple of `align`, up to [`STOCK_SHARE`] times as much.
     #[cold]
     pub(crate) fn empty_stocks(&self, frames: usize, align: usize) {
         if self.backend.has_dirty(frames, align) {
@@ -131,7 +135,8 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Empties the CPUs' lists, the pools and the caches left behind into the slabs. Returns how many bytes went.
+    /// Empties the CPUs' lists, the pools and the left caches into the slabs. Returns how many
+    /// bytes went.
     pub fn release_pools(&self) -> usize {
         self.release_lists() + self.empty_all_pools(|slots, _| slots.drain())
     }
@@ -142,7 +147,7 @@ impl<S: System> Heap<S> {
         self.empty_all_pools(Slots::drain_idle);
     }
 
-    /// Empties the CPUs' lists and the caches left behind into the slabs. Returns how many bytes went.
+    /// Empties the CPUs' lists and the left caches into the slabs. Returns how many bytes went.
     fn release_lists(&self) -> usize {
         let mut gone_bytes = 0;
         loop {
@@ -157,7 +162,7 @@ impl<S: System> Heap<S> {
         gone_bytes
     }
 
-    /// Gives back the freed huge blocks that lie ready. Returns how many bytes went.
+    /// Gives back the kept huge blocks. Returns how many bytes went.
     #[cold]
     pub(crate) fn release_kept(&self) -> usize {
         self.backend.huge.lock().release_kept(self.source())

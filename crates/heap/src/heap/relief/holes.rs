@@ -1,4 +1,4 @@
-//! Holes: idle frames inside slabs that a few objects keep from being empty, on their way back to the system.
+//! Gives back holes: idle frames inside slabs that a few objects keep from being empty.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -14,7 +14,7 @@ use crate::region::FRAME_BYTES;
 /// A look for holes, which goes on from one call to the next.
 #[derive(Debug)]
 pub(crate) struct Look {
-    /// What was freed before it began, and whether the slabs had emptied.
+    /// What was freed before the look began, and whether the slabs had emptied by then.
     freed_bytes: usize,
     has_emptied: bool,
     /// What has gone so far.
@@ -29,9 +29,9 @@ impl Look {
 
 impl<S: System> Heap<S> {
     /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
-    /// has become free in slabs that a few objects, used or cached, keep from being empty.
-    /// Skips bins whose lock is held. Begins a look, or goes on with one that is under way; stops once `most_bytes` have
-    /// gone, or visits have taken as long. Returns how many bytes went.
+    /// has become free in slabs that a few objects, in use or cached, keep from being empty. Skips
+    /// bins whose lock is held. Begins a look, or goes on with one that is under way. Stops once
+    /// `most_bytes` have gone or visits have taken as long. Returns how many bytes went.
     #[cold]
     pub(crate) fn scavenge(&self, look: &mut Look, most_bytes: usize) -> usize {
         let fill = self.fill();
@@ -42,7 +42,8 @@ impl<S: System> Heap<S> {
             self.extremes.reset(fill);
         }
         if self.source().page_bytes() > FRAME_BYTES {
-            // What cannot go is as good as in use: the next scavenge is as far off as after finding nothing.
+            // What cannot go is as good as in use: the next scavenge is as far off as after one
+            // that finds nothing.
             self.end_look(look, fill.live_bytes + fill.idle_bytes);
             return 0;
         }
@@ -92,7 +93,7 @@ impl<'a, S: System> IdleFrames<'a, S> {
         Self { heap, leaving: Leaving::NONE, gone_bytes: 0 }
     }
 
-    /// Takes frames of a slab that hold no object in use, and whose bin's lock is held until
+    /// Takes frames of a slab that hold no object in use. The lock of the slab's bin is held until
     /// [`finish`](Self::finish).
     fn add(&mut self, start: NonNull<u8>, bytes: usize) {
         let (address, frames) = (start.addr().get(), bytes / FRAME_BYTES);
@@ -117,15 +118,15 @@ impl<'a, S: System> IdleFrames<'a, S> {
         self.gone_bytes += gone.bytes;
     }
 
-    /// Gives back the remaining ones. Returns how many bytes went in all.
+    /// Gives back the remaining frames. Returns how many bytes went in all.
     fn finish(mut self) -> usize {
         self.decommit();
         self.gone_bytes
     }
 }
 
-/// Clears the marks at the starts of frames that may not have gone: their slab takes them to hold no memory,
-/// so it does not clear these itself when it is empty (`Slab::unmark_frames`).
+/// Clears the marks at the starts of frames that may not have gone. Their slab takes them for bare,
+/// so it does not clear these marks itself when it is empty (`Slab::unmark_frames`).
 #[cold]
 fn unmark(key: Key, range: &PageRange) {
     for offset in (0..range.bytes).step_by(FRAME_BYTES) {
