@@ -28,8 +28,8 @@ impl<S: System> Heap<S> {
         Some(batch)
     }
 
-    /// `count` objects of `class`, or fewer, from the bin: there they lie in rows, in the pools in the order in which they
-    /// were freed.
+    /// `count` objects of `class`, or fewer, from the bin. There they lie in rows; in the pools
+    /// they lie in the order in which they were freed.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
@@ -46,7 +46,8 @@ impl<S: System> Heap<S> {
         })
     }
 
-    /// `count` objects of `class` from its slabs, or fewer: as many as those with room have, or else a new one.
+    /// `count` objects of `class`, or fewer, from its slabs: as many as slabs with room have, or
+    /// else from a new slab.
     #[inline(never)]
     fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let mut gathered = Gathered::new();
@@ -54,7 +55,8 @@ impl<S: System> Heap<S> {
         gathered.list(self.key())
     }
 
-    /// As [`take_from_bin`](Self::take_from_bin), into `gathered`, which is empty: nothing is written into the objects.
+    /// As [`take_from_bin`](Self::take_from_bin), into `gathered`, which is empty. Nothing is
+    /// written into the objects.
     pub(crate) fn gather_from_bin(&self, class: ClassId, count: usize, gathered: &mut Gathered) {
         self.end_drain();
         let cpu = self.is_shared.load(Relaxed).then(|| self.source().cpu());
@@ -66,13 +68,14 @@ impl<S: System> Heap<S> {
         }
         // A new slab only if there is not a single object: a batch may be short.
         if gathered.count() == 0 {
-            // Getting one may take long, so not under the lock; threads that come here at once may each get one.
+            // Getting a slab may take long, so it happens without the lock. Threads that come here
+            // at once may each get one.
             if let Some(fresh) = self.get_slab(class, siblings) {
                 let mut bin = self.bins[class.index()].lock();
                 let name = self.open_slab(class, fresh);
                 bin.take_new(name, wanted, gathered, self);
             } else {
-                // Another CPU's will do, of which this one takes little.
+                // Slabs of other CPUs' homes will do; little is taken from them.
                 let count = count.min(class.batch());
                 self.take_of_slabs(Demand { class, count, cpu: None }, gathered);
             }
@@ -83,7 +86,7 @@ impl<S: System> Heap<S> {
         self.extremes.note_live(self.live_bytes());
     }
 
-    /// Takes what is wanted of the slabs with room. Returns how many slabs the class has.
+    /// Takes what is wanted from the slabs with room. Returns how many slabs the class has.
     #[inline(never)]
     fn take_of_slabs(&self, wanted: Demand, gathered: &mut Gathered) -> usize {
         let mut bin = self.bins[wanted.class.index()].lock();
@@ -91,7 +94,7 @@ impl<S: System> Heap<S> {
         bin.slabs()
     }
 
-    /// Something is taken: the program is not freeing all it has.
+    /// Notes that something is taken: the program is not freeing all that it has.
     fn end_drain(&self) {
         if self.draining.load(Relaxed) {
             self.draining.store(false, Relaxed);
@@ -112,7 +115,8 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Notes in the slab of `class` around `start` that the memory of a range which begins there has come.
+    /// Notes that the memory of a range that begins at `start` has come, in the slab of `class`
+    /// around it.
     #[inline(never)]
     fn note_come(&self, class: ClassId, start: NonNull<u8>) {
         let _bin = self.bins[class.index()].lock();
@@ -122,10 +126,10 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives a batch to this CPU's pool; if the pool refuses it, it goes to the bin, together with
+    /// Gives a batch to this CPU's pool. If the pool refuses it, it goes to the bin, together with
     /// some of the pool's own.
     pub(crate) fn put_batch(&self, class: ClassId, mut batch: Batch) {
-        // What was taken of a large class may be several.
+        // What was taken from a class of many slabs may be several batches.
         if let Some(rest) = self.split_off(&mut batch, class.batch()) {
             self.put_batch(class, rest);
         }
@@ -140,7 +144,7 @@ impl<S: System> Heap<S> {
         self.give_to_slabs(class, batches.as_slice());
     }
 
-    /// What `batch` has beyond `count` objects.
+    /// Cuts off what `batch` has beyond `count` objects.
     #[inline(never)]
     fn split_off(&self, batch: &mut Batch, count: usize) -> Option<Batch> {
         batch
@@ -162,8 +166,8 @@ impl<S: System> Heap<S> {
         bytes
     }
 
-    /// As [`give_to_slabs`](Self::give_to_slabs), of `objects` that are on no list: nothing is read from them. The caller
-    /// reports what was wrong.
+    /// As [`give_to_slabs`](Self::give_to_slabs), for `objects` that are on no list: nothing is
+    /// read from them. The caller reports what was wrong.
     #[cold]
     pub(crate) fn give_unlisted_to_slabs(
         &self,

@@ -13,14 +13,14 @@ use crate::region::{FRAME_BYTES, SLAB_FRAMES, SlabTable};
 use crate::slab::emptied::Emptied;
 use crate::slab::{FreshSlab, SlabRef};
 
-/// The most slabs with a sealed page, and the most large objects with one: each takes two more mappings,
-/// of which Linux allows a process 65,530, threads' stacks and libraries included. Beyond that many,
-/// new ones have none.
+/// The most slabs with a sealed page, and the most large objects with one. Each takes two more
+/// mappings, of which Linux allows a process 65,530, threads' stacks and libraries included. Beyond
+/// this number, new ones have no sealed page.
 pub(crate) const MAX_SEALED: usize = 8192;
 
 impl<S: System> Heap<S> {
-    /// Memory for a slab of `class`, which has `siblings` slabs now; `None` when out of memory. To be
-    /// called without the lock of the class's bin.
+    /// Memory for a slab of `class`, which has `siblings` slabs now. `None` when out of memory.
+    /// Must be called without the lock of the class's bin.
     pub(super) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<FreshSlab> {
         self.scavenge_before_growing();
         self.has_grown.store(true, Relaxed);
@@ -56,7 +56,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives back slabs that have become empty. To be called without the lock of their bin.
+    /// Gives back slabs that have become empty. Must be called without the lock of their bin.
     pub(super) fn put_slabs(&self, mut emptied: Emptied) {
         while let Some(name) = emptied.pop() {
             // SAFETY: an emptied slab is its holder's alone.
