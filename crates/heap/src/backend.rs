@@ -3,16 +3,16 @@
 //! | question | file |
 //! |---|---|
 //! | how is a run taken, given back, resized? | here |
-//! | how does one come from a block that is opened without the lock? | `backend/blocks.rs` |
-//! | what of the slabs holds memory? | `backend/slabs.rs` |
-//! | what of freed memory stays, what goes back to the system, and when? | `backend/keeping.rs` |
+//! | how does a run come from a block that is opened without the lock? | `backend/blocks.rs` |
+//! | how much of the slabs holds memory? | `backend/slabs.rs` |
+//! | which freed memory stays, what goes back to the system, and when? | `backend/keeping.rs` |
 //! | how does it go while the lock is free? | `backend/giving_back.rs` |
-//! | when does what has lain idle go, and how much at a call? | `backend/tending.rs` |
+//! | when does idle memory go, and how much at a call? | `backend/tending.rs` |
 //! | how much may threads keep of what they free? | `backend/lending.rs` |
 //! | by how much may the slabs empty before they are looked through? | `backend/keeping/slack.rs` |
 //! | which regions are there, and how much address space do they reserve? | `backend/opened.rs`, `backend/regions.rs` |
 //! | where do the heap's own tables lie? | `backend/metadata.rs` |
-//! | what of sealed memory that the system refuses to open again? | `backend/shut.rs` |
+//! | what happens to sealed memory that the system refuses to open again? | `backend/shut.rs` |
 //! | what do statistics tell? | `backend/stats.rs` |
 
 mod blocks;
@@ -45,7 +45,7 @@ use keeping::{Swing, Vain};
 use metadata::Metadata;
 use opened::{REGIONS, Regions};
 
-/// The lock around what is free, held.
+/// The lock of the state, held.
 type Held<'a, S> = LockGuard<'a, State, <S as System>::Park>;
 
 /// The number of a region, and the run that was taken from it.
@@ -55,64 +55,70 @@ type Taken = Result<(usize, Run), Refusal>;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Backend<S: System> {
-    /// For reading without the lock; the first, which each free reads, is where nearly all memory lies.
+    /// For reading without the lock. Each free reads the first view, of the region where nearly all
+    /// memory lies.
     views: [RegionView; REGIONS],
     pub(crate) source: S,
     /// How many views are in use: as many as regions have been opened.
     count: AtomicUsize,
     /// Frames taken that held no memory, since the last scavenge.
     grown_frames: AtomicUsize,
-    /// How many there may be before the next.
+    /// How many there may be before the next scavenge.
     growth_limit_frames: AtomicUsize,
-    /// By how many bytes the slabs may empty before the next.
+    /// By how many bytes the slabs may empty before the next scavenge.
     emptying_limit_bytes: AtomicUsize,
-    /// Frames in slabs; and of these, those that hold no memory: never touched, or given back.
+    /// Frames in slabs; and how many of these hold no memory, because they were never touched or
+    /// have been given back.
     slab_frames: AtomicUsize,
     bare_frames: AtomicUsize,
     /// Whether a region has frames that are shut (`region/shut.rs`).
     has_shut: AtomicBool,
     /// How many frames that had been given back hold objects again since the last scavenge.
     returned_frames: AtomicUsize,
-    /// When, in milliseconds, something will have lain idle for too long; 0 where little lies idle.
+    /// When, in milliseconds, something will have lain idle for too long; 0 if little lies idle.
     tends_at_ms: AtomicU64,
     /// From how many bytes on objects are huge; 0 stands for [`MIN_HUGE_BYTES`].
     min_huge_bytes: AtomicUsize,
-    /// Each thread that opens a block, for slabs or for a run, holds one of these, taken before the state's lock, which is free meanwhile.
+    /// A thread that opens a block, for slabs or for a run, holds one of these. It is taken before
+    /// the state's lock, which is free meanwhile.
     openers: [Lock<(), S::Park>; OPENERS],
-    /// Whoever gives memory back holds this, taken before the state's lock, which is free meanwhile.
+    /// A thread that gives memory back holds this. It is taken before the state's lock, which is
+    /// free meanwhile.
     leaver: Lock<(), S::Park>,
     state: Lock<State, S::Park>,
     pub(crate) huge: Lock<Huge, S::Park>,
 }
 
-/// In this order: the regions come last, since most of their places are never used.
+/// The regions come last, since most of their places are never used.
 #[derive(Debug)]
 #[repr(C)]
 struct State {
-    /// How much address space the first takes if it can, and others at least; 0 stands for
-    /// some times what there can be of memory (`backend/regions.rs`).
+    /// How much address space the first region takes if it can, and others at least. 0 stands for
+    /// some times the memory that there can be (`backend/regions.rs`).
     region_bytes: usize,
     /// Frames of runs and slabs that are not free.
     used_frames: usize,
-    /// Of these, those of runs as long as huge objects ([`MIN_HUGE_BYTES`] and more), and how many such runs there are.
+    /// Of these, the frames of runs as long as huge objects ([`MIN_HUGE_BYTES`] and more), and how
+    /// many such runs there are.
     huge_run_frames: usize,
     huge_runs: usize,
     /// One for each frame that went back and was then taken anew.
     regret_frames: usize,
     /// The most that was lately held in use at once.
     peak_held_frames: usize,
-    /// The fewest dirty frames there were since `halved_ms`: nobody has needed these.
+    /// The fewest dirty frames there were since `halved_ms`: nobody has needed that many.
     idle_frames: usize,
     /// Of these, how many are yet to go back.
     due_frames: usize,
-    /// The last attempt to give dirty frames back, if none went: one like it is not made in this half-life.
+    /// The last attempt to give dirty frames back, if none went. One like it is not made in this
+    /// half-life.
     vain: Option<Vain>,
     swing: Swing,
     /// When half of the past was last forgotten (`backend/keeping.rs`).
     halved_ms: u64,
     /// What threads may keep of freed runs; these frames count as used.
     lent_frames: usize,
-    /// Caches that nobody has, each of which names the next.
+    /// Caches that no thread has. Each names the next.
     unused_caches: Option<NonNull<Cache>>,
     metadata: Metadata,
     regions: Regions,
@@ -122,7 +128,7 @@ struct State {
 unsafe impl Send for State {}
 
 impl<S: System> Backend<S> {
-    /// Where the view of the first region lies in it.
+    /// Where the view of the first region lies in the backend.
     pub(crate) const FIRST_VIEW: usize = offset_of!(Self, views);
 
     /// All zeros except for `source` and `region_bytes`.
@@ -174,18 +180,18 @@ impl<S: System> Backend<S> {
         self.views_in_use().iter().find(|view| view.offset_of(address).is_some())
     }
 
-    /// The number of that region.
+    /// The number of the region that `address` lies in.
     fn index_of(&self, address: usize) -> Option<usize> {
         self.views_in_use().iter().position(|view| view.offset_of(address).is_some())
     }
 
-    /// How far its regions are committed, in bytes.
+    /// How far the regions are committed, in bytes.
     #[inline(never)]
     pub(crate) fn committed_bytes(&self) -> usize {
         self.views_in_use().iter().map(RegionView::committed_bytes).sum()
     }
 
-    /// The views of the regions that there are.
+    /// The views of the opened regions.
     fn views_in_use(&self) -> &[RegionView] {
         // Acquire: whoever sees a region counted sees what was published of it.
         &self.views[..self.count.load(Ordering::Acquire)]
@@ -196,7 +202,7 @@ impl<S: System> Backend<S> {
         self.min_huge_bytes.load(Ordering::Relaxed).max(MIN_HUGE_BYTES)
     }
 
-    /// Takes what is `wanted`, marked as `class`.
+    /// Takes what is `wanted`, and marks it as `class`.
     pub(crate) fn get_run(&self, wanted: Wanted, class: ClassId) -> Option<Run> {
         let (mut state, taken) = self.take_opening(wanted);
         let (index, run) = match taken {
@@ -217,7 +223,7 @@ impl<S: System> Backend<S> {
             state.note_length(0, frames);
             1
         } else {
-            // Under the lock, so that what counts them sees no slab as a run.
+            // Under the lock, so that statistics do not take a slab for a run.
             self.slab_frames.fetch_add(frames, Ordering::Relaxed);
             frames
         };
@@ -235,7 +241,8 @@ impl<S: System> Backend<S> {
         Some(run)
     }
 
-    /// Probes a run in use of the region numbered `index`, to learn what the next are like. To be called without the lock.
+    /// Probes a run in use of the region numbered `index`, to learn what the next ones are like.
+    /// Must be called without the lock.
     #[inline(never)]
     fn probe(&self, run: Probe, index: usize) {
         let Some(filled_pages) = run.in_use(&self.source) else { return };
@@ -245,7 +252,7 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// What follows when a run was taken, or what one grew by.
+    /// Counts a run that was taken, or what a run grew by.
     #[inline(never)]
     fn took(&self, state: &mut State, run: &Run) {
         state.regret_frames += run.again_frames;
@@ -257,10 +264,10 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// Takes a run when no region had one for the reason of `refusal`.
+    /// Takes a run after no region had one, for the reason of `refusal`.
     #[cold]
     fn take_hard(&self, wanted: Wanted, refusal: Refusal) -> (Held<'_, S>, Option<(usize, Run)>) {
-        // Before the first region is there nobody opens a block.
+        // Before there is a first region nobody opens a block.
         if self.count.load(Ordering::Relaxed) > 0 {
             self.wait_for_blocks();
         }
@@ -271,7 +278,7 @@ impl<S: System> Backend<S> {
         (state, taken)
     }
 
-    /// As [`take_hard`](Self::take_hard), with nothing on its way back.
+    /// As [`take_hard`](Self::take_hard), while nothing is on its way back.
     fn take_at_last(
         &self,
         state: &mut Held<'_, S>,
@@ -281,7 +288,7 @@ impl<S: System> Backend<S> {
         if let Ok(taken) = self.take(state, wanted, Blocks::AsTheyAre) {
             return Some(taken);
         }
-        // A range that is half dirty and half clean is a run only once both are one kind.
+        // A range that is half dirty and half clean can be a run only once all of it is clean.
         if state.dirty_frames() > 0
             && self.decommit(state, 0) > 0
             && let Ok(taken) = self.take(state, wanted, Blocks::AsTheyAre)
@@ -296,7 +303,7 @@ impl<S: System> Backend<S> {
         self.take(state, wanted, Blocks::AsTheyAre).ok()
     }
 
-    /// Takes a run from the first region that has one; blocks are of the first alone.
+    /// Takes a run from the first region that has one. Only the first region has blocks.
     #[inline(never)]
     fn take(&self, state: &mut State, wanted: Wanted, blocks: Blocks) -> Taken {
         let mut refusal = Refusal::NoRange;
@@ -319,7 +326,8 @@ impl<S: System> Backend<S> {
     }
 
     /// Takes back the run that begins at `start`, and returns its length. `None` if no run begins
-    /// there: it was given back already, or never handed out. Takes the lock only if one seems to.
+    /// there, because it was given back already or never handed out. Takes the lock only if one
+    /// seems to begin there.
     pub(crate) fn put_run(&self, start: NonNull<u8>) -> Option<usize> {
         let address = start.addr().get();
         let index = self.index_of(address)?;
@@ -333,8 +341,8 @@ impl<S: System> Backend<S> {
         Some(frames)
     }
 
-    /// Takes back runs that were a thread's own, all that `release` calls its argument with, each by
-    /// its first frame. Returns how many frames they had.
+    /// Takes back runs that were a thread's own. `release` calls its argument with the first frame
+    /// of each. Returns how many frames they had.
     pub(crate) fn put_own_runs(&self, release: impl FnOnce(&mut dyn FnMut(usize))) -> usize {
         let mut state = self.state.lock();
         let mut gone = 0;
@@ -351,7 +359,7 @@ impl<S: System> Backend<S> {
         gone
     }
 
-    /// Takes back a run; what follows from that is for [`gave`](Self::gave).
+    /// Takes back a run, except for what [`gave`](Self::gave) does.
     fn give_run(&self, state: &mut State, index: usize, start: NonNull<u8>, frames: usize) {
         let Some(region) = state.regions.get_mut(index) else { return };
         // SAFETY: the run begins in this region, and is being given back.
@@ -362,7 +370,8 @@ impl<S: System> Backend<S> {
         state.note_length(frames, 0);
     }
 
-    /// Makes the run at `start` `wanted` frames long without moving it. Returns whether it could.
+    /// Makes the run at `start` `wanted` frames long without moving it. Returns whether that was
+    /// possible.
     pub(crate) fn resize_run(&self, start: NonNull<u8>, wanted: usize) -> bool {
         let Some(index) = self.index_of(start.addr().get()) else { return false };
         let mut state = self.state.lock();
@@ -388,7 +397,7 @@ impl<S: System> Backend<S> {
         true
     }
 
-    /// Whether there are free frames that still hold memory for a run of `frames` frames at a multiple of `align`.
+    /// Whether there is room in dirty frames for a run of `frames` frames at a multiple of `align`.
     #[inline(never)]
     pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
         self.state.lock().regions.iter().any(|region| region.has_dirty(frames, align))
@@ -402,7 +411,7 @@ impl<S: System> Backend<S> {
         self.state.lock_for_fork();
     }
 
-    /// Releases them in the parent and in the child.
+    /// Releases the backend's locks in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
@@ -436,13 +445,14 @@ impl<S: System> Backend<S> {
 }
 
 impl State {
-    /// How many frames are free and still hold memory.
+    /// How many frames are dirty: free, but still holding memory.
     #[inline(never)]
     fn dirty_frames(&self) -> usize {
         self.regions.iter().map(Region::dirty_frames).sum()
     }
 
-    /// Counts a run that was `before` frames long and now is `after`, if it is as long as huge objects.
+    /// Counts a run whose length changes from `before` to `after` frames, if it is as long as huge
+    /// objects.
     #[inline(never)]
     fn note_length(&mut self, before: usize, after: usize) {
         const LEAST: usize = MIN_HUGE_BYTES / FRAME_BYTES;

@@ -1,4 +1,4 @@
-//! Runs and slabs that come from a block of a huge page, which is opened while the backend's lock is free.
+//! Runs and slabs from a block, which is opened while the backend's lock is free.
 
 use core::sync::atomic::Ordering;
 
@@ -15,8 +15,8 @@ pub(super) const OPENERS: usize = 4;
 const FRAMES_AN_OPENER: usize = (16 << 20) / FRAME_BYTES;
 
 impl<S: System> Backend<S> {
-    /// Takes what is `wanted`; if its place is a block, after one was opened, by this thread or by another that it waits
-    /// for. Returns the lock, too, and the region's number with the run.
+    /// Takes what is `wanted`. If a block is the place for it, this thread opens one, or waits for
+    /// another thread that does. Returns the lock, too, and the region's number with the run.
     pub(super) fn take_opening(&self, wanted: Wanted) -> (Held<'_, S>, Taken) {
         let mut state = self.state.lock();
         let taken = self.take(&mut state, wanted, Blocks::MayOpen);
@@ -27,8 +27,8 @@ impl<S: System> Backend<S> {
         (state, taken)
     }
 
-    /// Takes what is `wanted` from a block that another thread has opened meanwhile, or this one opens now. If
-    /// there is none it comes page by page.
+    /// Takes what is `wanted` from a block that another thread has opened meanwhile, or that this
+    /// one opens now. If there is none, memory comes page by page.
     #[cold]
     #[inline(never)]
     fn take_from_block(&self, wanted: Wanted) -> (Held<'_, S>, Taken) {
@@ -47,15 +47,17 @@ impl<S: System> Backend<S> {
         (state, taken)
     }
 
-    /// Waits until what other threads were opening is there for all. To be called with no lock held.
+    /// Waits until blocks that other threads are opening are there for all. Must be called with no
+    /// lock held.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_blocks(&self) {
         self.openers.iter().for_each(|opener| drop(opener.lock()));
     }
 
-    /// The lock to hold while opening a block. Threads on different CPUs do so side by side, since otherwise all but one
-    /// would wait while the kernel clears it; but in a small heap each block more would be too far ahead of what it needs.
+    /// The lock to hold while opening a block. Threads on different CPUs open blocks side by side,
+    /// since otherwise all but one would wait while the kernel clears a block. But in a small heap
+    /// each further block would be too far ahead of what it needs.
     fn opener(&self) -> &Lock<(), S::Park> {
         let slab_frames = self.slab_frames.load(Ordering::Relaxed);
         let openers = (1 + slab_frames / FRAMES_AN_OPENER).min(OPENERS);

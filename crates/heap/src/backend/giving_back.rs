@@ -1,12 +1,15 @@
 //! How dirty frames go back to the system while the backend's lock is free.
 //!
-//! A call that gives memory back takes long, and interrupts the program's other processors. So what goes is taken out of what is free
-//! first, some ranges at a time: while the call runs it is neither dirty nor clean, as a block is while it is opened, and
-//! threads that want the lock have it.
+//! A call that gives memory back takes long, and interrupts the program's other processors. So what
+//! goes is first taken out of what is free, some ranges at a time. While the call runs it is
+//! neither dirty nor clean, like a block that is being opened, and the lock is free for other
+//! threads.
 //!
-//! One thread at a time gives back. Another that comes meanwhile and has made only a little dirty leaves that to it: so nobody
-//! waits for what others have freed. One that has made more dirty waits, or else much could stay when both fall idle. Nor does
-//! a fork find anything on its way, and a thread that finds no room elsewhere waits until what is on its way is clean.
+//! One thread at a time gives back. If another thread comes meanwhile and has made only a little
+//! dirty, it leaves that to the first, so nobody waits for what others have freed. A thread that
+//! has made more dirty waits; otherwise much could stay when both fall idle. A fork waits, too, and
+//! finds nothing on its way. So does a thread that finds no room elsewhere, until what is on its
+//! way is clean.
 
 use hectare_pages::System;
 
@@ -16,13 +19,14 @@ use crate::huge::MIN_HUGE_BYTES;
 use crate::leaving::Leaving;
 use crate::region::FRAME_BYTES;
 
-/// A call gives back this share of what is too much, and at least this much: of runs of 40 KB that takes 0.2 ms.
+/// A call gives back this share of what is too much, and at least this many bytes: for runs of 40
+/// KB that takes 0.2 ms.
 const STEP_SHARE: usize = 64;
 const MIN_STEP_BYTES: usize = 16 << 20;
 
 impl<S: System> Backend<S> {
-    /// What follows when `frames` frames have become dirty, or hollow slabs `are_due`: the end of a call, which holds the lock
-    /// no longer.
+    /// Ends a call by which `frames` frames have become dirty, or hollow slabs `are_due`. Releases
+    /// the lock.
     #[inline(never)]
     pub(super) fn gave(&self, mut state: Held<'_, S>, frames: usize, are_due: bool) {
         state.used_frames -= frames;
@@ -37,8 +41,9 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// What follows when `frames` frames that hold no memory were taken: what is dirty beyond the headroom goes back, so that
-    /// no more is resident than before. The end of a call, as [`gave`](Self::gave).
+    /// Ends a call that took `frames` frames without memory. What is dirty beyond the headroom goes
+    /// back, so that no more is resident than before. Releases the lock, as [`gave`](Self::gave)
+    /// does.
     #[inline(never)]
     pub(super) fn grew(&self, state: Held<'_, S>, frames: usize) {
         let keep = state.headroom_frames(self.held_frames(&state));
@@ -49,8 +54,9 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// Gives back dirty frames beyond `keep`, or a part of them, after a call has taken or given `frames`: at least as many. And
-    /// what `is_due`, hollow slabs, too.
+    /// Gives back dirty frames beyond `keep`, or a part of them, after a call has taken or given
+    /// `frames`: at least as many. Gives back hollow slabs and due frames, too, if something
+    /// `is_due`.
     #[cold]
     #[inline(never)]
     fn decommit_excess(&self, keep: usize, frames: usize, is_due: bool) {
@@ -60,8 +66,8 @@ impl<S: System> Backend<S> {
         self.decommit_due_and_excess(&mut state, keep, frames, is_due);
     }
 
-    /// As [`decommit_excess`](Self::decommit_excess). Returns how many frames went. The caller has the leaver's lock; that of
-    /// the state is free meanwhile.
+    /// As [`decommit_excess`](Self::decommit_excess). Returns how many frames went. The caller has
+    /// the leaver's lock. The state's lock is free while the system is called.
     #[inline(never)]
     pub(super) fn decommit_due_and_excess(
         &self,
@@ -87,25 +93,27 @@ impl<S: System> Backend<S> {
         self.decommit(&mut state, keep_bytes / FRAME_BYTES) * FRAME_BYTES
     }
 
-    /// Gives back hollow slabs, and a part of what is due, unless the program has needed it meanwhile. Returns how many frames
-    /// went.
+    /// Gives back hollow slabs, and a part of what is due, except what the program has needed
+    /// meanwhile. Returns how many frames went.
     fn decommit_due(&self, state: &mut Held<'_, S>) -> usize {
         let dirty = state.dirty_frames();
         let due = state.due_frames.min(state.idle_frames).min(dirty);
         let gone = self.decommit_part(state, dirty - due, 0);
-        // If none went the rest may stay: pieces of huge pages.
+        // If none went, the rest may stay: it is pieces of huge pages.
         state.due_frames = if gone > 0 { due.saturating_sub(gone) } else { 0 };
         gone
     }
 
-    /// Gives back what is dirty beyond `keep` frames, all at once. Returns how many frames went. The caller has the leaver's lock.
+    /// Gives back what is dirty beyond `keep` frames, all at once. Returns how many frames went.
+    /// The caller has the leaver's lock.
     pub(super) fn decommit(&self, state: &mut Held<'_, S>, keep: usize) -> usize {
         self.decommit_part(state, keep, usize::MAX)
     }
 
-    /// Gives back hollow slabs, and a part of what is dirty beyond `keep` frames, for a call that has taken or given `frames`: all of
-    /// gigabytes in short runs would take tens of milliseconds. Returns how many frames went. The caller has the leaver's lock;
-    /// that of the state is free meanwhile.
+    /// Gives back hollow slabs, and a part of what is dirty beyond `keep` frames, for a call that
+    /// has taken or given `frames`. (All of gigabytes in short runs would take tens of
+    /// milliseconds.) Returns how many frames went. The caller has the leaver's lock. The state's
+    /// lock is free while the system is called.
     #[inline(never)]
     fn decommit_part(&self, state: &mut Held<'_, S>, keep: usize, frames: usize) -> usize {
         let mut over = state.dirty_frames().saturating_sub(keep);
@@ -129,7 +137,8 @@ impl<S: System> Backend<S> {
         gone
     }
 
-    /// Gives back what is `leaving` from a region while the lock of the state is free. Returns how many frames stayed.
+    /// Gives back what is `leaving` from a region, with the state's lock free. Returns how many
+    /// frames stayed.
     fn send_off(&self, state: &mut Held<'_, S>, index: usize, leaving: &mut Leaving) -> usize {
         if leaving.is_empty() {
             return 0;

@@ -1,9 +1,9 @@
-//! What stays of the memory that is freed, and what goes back to the system.
+//! Which freed memory stays, and what goes back to the system.
 //!
-//! A freed frame is *dirty*: it still holds memory. Dirty frames are reused before clean ones, so what is kept costs
-//! resident memory only as far as it is not needed.
+//! A freed frame is *dirty*: it still holds memory. Dirty frames are reused before clean ones, so
+//! what is kept costs resident memory only as far as it is not needed.
 //!
-//! When memory is freed, so many frames may stay dirty; any more go back on the spot:
+//! When memory is freed, this many frames may stay dirty. Any more go back on the spot:
 //! ```text
 //!   allowance   max(least, min(headroom, busy + regret))
 //!
@@ -15,19 +15,21 @@
 //!   peak        the most that was lately held at once
 //!   regret      one for each frame that went back and was then taken anew
 //! ```
-//! `least` is for a program that falls idle, which then holds little. One in the midst of its work would fault for nothing
-//! if all that it frees beyond this went: so as much as it uses may stay, and the more, the more has gone in vain, as long as
-//! no more is resident than an eighth above the peak.
+//! `least` is for a program that falls idle, which then holds little. A program in the midst of its
+//! work would fault for nothing if all that it frees beyond `least` went. So as much as it uses may
+//! stay, and the more has gone in vain, the more may stay, as long as no more is resident than an
+//! eighth above the peak.
 //!
-//! The past is forgotten by halves. Each [`HALF_LIFE_MS`] regret halves, and so does what the peak is above what is held.
-//! Half of the dirty frames that nobody has needed meanwhile become *due*: they go back at the next calls, a part at each, or more
-//! after a pause.
+//! The past is forgotten by halves. Each [`HALF_LIFE_MS`] regret halves, and so does the difference
+//! between the peak and what is held. Half of the dirty frames that nobody has needed meanwhile
+//! become *due*: they go back at the next calls, a part at each, or more after a pause.
 //!
-//! Sometimes clean frames must be taken although there are dirty ones (too few in a row, or in the wrong place). Whole units
-//! of these move to where they are needed (`region/moving.rs`); of the other dirty frames what exceeds the headroom goes
-//! back. So a heap does not grow far by its holes.
+//! Sometimes clean frames must be taken although there are dirty ones (too few in a row, or in the
+//! wrong place). Whole dirty units move to where they are needed (`region/moving.rs`). Of the other
+//! dirty frames, what exceeds the headroom goes back. So a heap does not grow far because of its
+//! holes.
 //!
-//! When idle memory inside slabs is looked for is another question (`backend/keeping/slack.rs`).
+//! When idle memory inside slabs is looked for is said in `backend/keeping/slack.rs`.
 
 mod slack;
 
@@ -38,7 +40,7 @@ use crate::region::{FRAME_BYTES, Region};
 
 pub(super) use slack::Swing;
 
-/// What may always stay dirty, besides what threads keep.
+/// What may always stay dirty, together with what threads may keep.
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
 
 /// How long it takes to forget half of the past.
@@ -47,14 +49,14 @@ pub(crate) const HALF_LIFE_MS: u64 = 1000;
 /// What may always stay dirty while clean frames are taken.
 const MIN_HEADROOM_BYTES: usize = 4 << 20;
 
-/// The least that is given back at once, to keep the calls few.
+/// The least that is given back at once, so that the calls are few.
 pub(super) const DECOMMIT_STEP_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
 /// As many frames may stay as there are.
 pub(super) const ALL: usize = usize::MAX;
 
-/// How many frames were dirty, and how many of them were to stay, at an attempt to give some back by which none went: they are
-/// pieces of huge pages, or the system refuses them.
+/// An attempt to give dirty frames back by which none went, because they are pieces of huge pages
+/// or the system refuses them: how many frames were dirty, and how many of them were to stay.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Vain {
     pub(super) dirty: usize,
@@ -62,8 +64,8 @@ pub(super) struct Vain {
 }
 
 impl Vain {
-    /// Whether none is likely to go now that `keep` of `dirty` frames are to stay: hardly more are dirty, and not an eighth
-    /// fewer are to stay, so that a heap that grows makes few attempts.
+    /// Whether none is likely to go now that `keep` of `dirty` frames are to stay: hardly more are
+    /// dirty, and not an eighth fewer are to stay. So a heap that grows makes few attempts.
     pub(super) fn is_as_vain(self, dirty: usize, keep: usize) -> bool {
         let least_keep = self.keep.saturating_sub((self.keep / 8).max(DECOMMIT_STEP_FRAMES));
         dirty <= self.dirty + DECOMMIT_STEP_FRAMES && keep >= least_keep
@@ -71,13 +73,13 @@ impl Vain {
 }
 
 impl<S: System> Backend<S> {
-    /// Notes how much is held, which has become more.
+    /// Notes how much is held, which has grown.
     pub(super) fn note_peak(&self, state: &mut State) {
         state.peak_held_frames = state.peak_held_frames.max(self.held_frames(state));
     }
 
-    /// How many dirty frames may stay when memory was freed, a huge run or not: [`ALL`], unless there are more than may, some of
-    /// which may go.
+    /// How many dirty frames may stay after memory was freed, by a huge run or not. [`ALL`], unless
+    /// there are more than may stay and some of these may go.
     #[inline(never)]
     pub(super) fn keep_if_exceeded(&self, state: &mut State, is_huge: bool) -> usize {
         // The usual case, before the clock is read.
@@ -90,7 +92,7 @@ impl<S: System> Backend<S> {
         if stays { ALL } else { allowance }
     }
 
-    /// How many dirty frames may stay when memory was freed.
+    /// How many dirty frames may stay after memory was freed.
     fn allowance(&self, state: &mut State, busy_frames: usize) -> usize {
         self.age(state);
         let held = self.held_frames(state);
@@ -99,8 +101,8 @@ impl<S: System> Backend<S> {
             .max(state.headroom_frames(held).min(busy_frames + state.regret_frames))
     }
 
-    /// For each half-life that has passed, halves regret and peak; half of what lay idle through it is due to
-    /// go back.
+    /// For each half-life that has passed, halves regret and peak. Half of what lay idle through it
+    /// becomes due.
     #[inline(never)]
     pub(super) fn age(&self, state: &mut State) {
         let now = self.source.now_ms();
@@ -142,14 +144,14 @@ impl State {
         self.regions.first().is_some_and(Region::is_sparse)
     }
 
-    /// How many frames may always be dirty, besides those that threads keep.
+    /// How many frames may always be dirty. What threads may keep is subtracted.
     fn least_allowance_frames(&self, held_frames: usize) -> usize {
         let most = (held_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
         most.saturating_sub(self.lent_frames)
     }
 
     /// How many frames may be dirty so that no more is resident than an eighth above the most that
-    /// was lately in use at once; as much again where most of what is dirty was never touched.
+    /// was lately held at once; or than twice that most, if most of what runs hold was never touched.
     #[inline(never)]
     pub(super) fn headroom_frames(&self, held_frames: usize) -> usize {
         let peak = self.peak_held_frames.max(held_frames);

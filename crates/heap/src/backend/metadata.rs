@@ -10,24 +10,25 @@ use crate::cache::{ALIAS_BYTES, Cache};
 
 const METADATA_CHUNK_BYTES: usize = 64 << 10;
 
-/// What the processor fetches together: two cache lines.
+/// What the processor prefetches together: two cache lines.
 const METADATA_ALIGN: usize = 128;
 
-/// What was taken for tables.
+/// The memory taken for tables.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Metadata {
-    /// What is left of the last chunk, if there is one.
+    /// The rest of the last chunk, if there is one.
     rest: Option<NonNull<u8>>,
     left_bytes: usize,
-    /// Of all chunks.
+    /// The bytes of all chunks.
     pub(super) bytes: usize,
 }
 
 impl Metadata {
     pub(super) const NONE: Self = Self { rest: None, left_bytes: 0, bytes: 0 };
 
-    /// Takes `bytes`, zeroed, at a multiple of `align`: one of [`METADATA_ALIGN`], up to a page.
+    /// Takes `bytes`, zeroed, at a multiple of `align`, which is a multiple of [`METADATA_ALIGN`]
+    /// up to a page.
     fn take(
         &mut self,
         source: &impl PageSource,
@@ -55,7 +56,7 @@ impl Metadata {
 }
 
 impl<S: System> Backend<S> {
-    /// A cache that nobody uses, opened.
+    /// An opened cache that nobody uses.
     pub(crate) fn get_cache(&self) -> Option<NonNull<Cache>> {
         let mut state = self.state.lock();
         let cache = match state.unused_caches {
@@ -84,7 +85,7 @@ impl<S: System> Backend<S> {
 
     /// Zeroed memory, aligned to [`METADATA_ALIGN`], that is never given back.
     ///
-    /// It takes the backend's lock, under that of whoever needs it.
+    /// Takes the backend's lock, under the lock of whoever needs the memory.
     #[inline(never)]
     pub(crate) fn metadata(&self, bytes: usize) -> Option<NonNull<u8>> {
         self.state.lock().metadata.take(&self.source, bytes, METADATA_ALIGN)

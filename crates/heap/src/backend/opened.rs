@@ -9,8 +9,8 @@ use crate::region::Region;
 /// How many regions a heap can have.
 pub(super) const REGIONS: usize = 32;
 
-/// The regions that have been opened: to its users a slice of them. A place without a region is never touched; most
-/// places lie on pages of their own, which so never become resident.
+/// The regions that have been opened; to its users, a slice of them. A place without a region is
+/// never touched. Most places lie on pages of their own, so these pages never become resident.
 ///
 /// Invariant: the first `len` places hold a region each. None is ever taken out.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Regions {
     pub(super) const NONE: Self =
         Self { len: 0, places: [const { MaybeUninit::zeroed() }; REGIONS] };
 
-    /// For how many more there are places.
+    /// How many more regions there are places for.
     pub(super) fn places_left(&self) -> usize {
         REGIONS - self.len
     }

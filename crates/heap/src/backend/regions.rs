@@ -1,4 +1,4 @@
-//! How much address space the regions reserve, and what they give up of it.
+//! How much address space the regions reserve, and how much of it they give up.
 
 use core::sync::atomic::Ordering;
 
@@ -10,25 +10,27 @@ use super::{Backend, State};
 use crate::class::SLAB_BYTES;
 use crate::region::{HUGE_PAGE_BYTES, MOST_REGION_BYTES, Region, has_room};
 
-/// How much address space a region takes at most where nothing else is asked for, and how many times as much as there
-/// can be of memory: what is not used of it costs next to nothing. Halved until the system agrees.
+/// How much address space a region takes at most unless a length is asked for, and how many times
+/// the memory that there can be. Unused address space costs next to nothing. Halved until the
+/// system agrees.
 const MAX_REGION_BYTES: usize = 256 << 30;
 const MEMORY_TIMES: usize = 4;
 
-/// How long a run can be: this share of the first region, and at most this many bytes. Where the region is as long
-/// as it should be, what large objects leave serves any other; where address space is scarce it must not be held.
+/// How long a run can be: this share of the first region, and at most this many bytes. If the
+/// region is as long as it should be, what large objects leave serves other runs. If address space
+/// is scarce, it must not be held.
 const LONGEST_RUN_SHARE: usize = 64;
 const LONGEST_RUN_BYTES: usize = 1 << 30;
 
 /// The smallest region worth having.
 const MIN_REGION_BYTES: usize = 1 << 20;
 
-/// How often the lock is looked at where it must not be waited for.
+/// How often the lock is tried where a thread must not wait for it.
 const PATIENCE: usize = 1000;
 
 impl<S: System> Backend<S> {
-    /// Reserves one more region, of at least `least_bytes`, and of as large a share of what is committed as there are places left,
-    /// aligned to at least `least_align`.
+    /// Reserves one more region, of at least `least_bytes`, and of at least what is committed
+    /// divided by the places that are left, aligned to at least `least_align`.
     #[cold]
     pub(super) fn open_region(
         &self,
@@ -40,10 +42,11 @@ impl<S: System> Backend<S> {
         let reserved = || state.regions.iter().map(Region::reserved_bytes).sum();
         let wanted = match state.region_bytes {
             0 => self.usual_region_bytes(),
-            // As much as all before: however little is asked for, there are enough regions.
+            // As much as all before, so that there are enough regions however little is asked for.
             bytes => bytes.max(reserved()),
         };
-        // Where address space comes little by little, too: one in each gap that a program leaves would soon be the last.
+        // Also if address space comes little by little: one region in each gap that a program
+        // leaves would soon be the last.
         let committed_bytes = if index > 0 { self.committed_bytes() } else { 0 };
         let share_bytes = committed_bytes.checked_div(state.regions.places_left())?;
         if least_bytes > MOST_REGION_BYTES {
@@ -53,7 +56,8 @@ impl<S: System> Backend<S> {
         let least = align_up(least_bytes.max(share_bytes), unit).max(MIN_REGION_BYTES);
         let mut bytes = wanted.max(least).min(MOST_REGION_BYTES);
         loop {
-            // Only the shortest is not aligned to huge pages: to align it may take more than it has.
+            // Only the shortest region is not aligned to huge pages, since aligning it may take
+            // more address space than there is.
             let is_last = bytes / 2 < least;
             let align = unit.max(least_align).max(if is_last { 0 } else { HUGE_PAGE_BYTES });
             match Region::open(align_down(bytes, unit), align, &self.source, &self.views[index]) {
@@ -75,30 +79,32 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// How much address space a region takes where nothing else is asked for: a power of two, so that its metadata can
-    /// come in huge pages.
+    /// How much address space a region takes unless a length is asked for: a power of two, so that
+    /// its metadata can come in huge pages.
     fn usual_region_bytes(&self) -> usize {
         let bytes = self.source.memory_bytes().saturating_mul(MEMORY_TIMES);
         1 << bytes.clamp(MIN_REGION_BYTES, MAX_REGION_BYTES).ilog2()
     }
 
-    /// Notes how long a run can be, by the first region.
+    /// Notes how long a run can be, which depends on the first region.
     fn note_longest_run(&self, first: &Region) {
         let longest = (first.reserved_bytes() / LONGEST_RUN_SHARE).min(LONGEST_RUN_BYTES);
         self.min_huge_bytes.store(longest, Ordering::Relaxed);
     }
 
-    /// Whether the regions may serve `bytes` for which the system has refused a mapping: as much as they once held; or more, if
-    /// what is scarce is address space, which they hold. Where memory is, theirs would not be refused.
+    /// Whether the regions may serve `bytes` for which the system has refused a mapping: as much as
+    /// they once held; or more, if address space is scarce, which they hold. If memory were scarce,
+    /// address space would not be refused.
     #[cold]
     pub(crate) fn may_have_room(&self, bytes: usize) -> bool {
         let is_scarce = || !has_room(bytes, &self.source);
         bytes <= self.committed_bytes() || bytes <= MAX_REGION_BYTES && is_scarce()
     }
 
-    /// Gives up what the regions have reserved and not reached, until others have room. Nothing, if the lock does not become
-    /// free for some hundred microseconds: it may be held by what a signal has interrupted, or by a thread that a fork has
-    /// lost, and a program may set limits there.
+    /// Gives up what the regions have reserved and not reached, until others have room. Does
+    /// nothing if the lock does not become free for some hundred microseconds: what a signal has
+    /// interrupted may hold it, or a thread that a fork has lost, and a program may set limits
+    /// there.
     #[cold]
     pub(crate) fn leave_room(&self) {
         for _ in 0..PATIENCE {
@@ -110,7 +116,8 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// Has each region reserve no more than `bytes`, those that there are as far as they have not reached more.
+    /// Has each new region reserve no more than `bytes`. Regions that there are become as short, as
+    /// far as they have not reached more.
     #[cold]
     pub(crate) fn reserve_at_most(&self, bytes: usize) {
         let mut state = self.state.lock();
@@ -125,7 +132,8 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// Has the next `bytes` come from what was set aside for the process. Returns whether they will.
+    /// Has the next `bytes` come from what was set aside for the process. Returns whether they
+    /// will.
     ///
     /// # Safety
     /// The process has one thread.
@@ -141,8 +149,9 @@ impl<S: System> Backend<S> {
         region.is_some_and(|region| unsafe { region.set_aside(bytes, &self.source) }.is_ok())
     }
 
-    /// Has dumps of the process contain whatever objects the regions commit from now on, without being told; if another thread is
-    /// in the backend, or the one that this call has interrupted, what they commit later may be missing there.
+    /// From now on, dumps of the process contain whatever objects the regions commit, without being
+    /// told. If another thread is in the backend, or the thread that this call has interrupted was,
+    /// what they commit later may be missing.
     #[cold]
     pub(crate) fn dump_reserved(&self) {
         if let Some(state) = self.state.try_lock() {

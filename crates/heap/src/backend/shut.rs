@@ -1,4 +1,4 @@
-//! Slabs and runs of the hardened front that cannot be opened again when they are given back.
+//! Slabs and runs of the hardened front that cannot be opened when they are given back.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -10,7 +10,7 @@ use crate::class::ClassId;
 use crate::region::SLAB_FRAMES;
 
 impl<S: System> Backend<S> {
-    /// As [`put_slab`](Self::put_slab), for a slab of which a page cannot be opened.
+    /// As [`put_slab`](Self::put_slab), for a slab with a page that cannot be opened.
     #[cold]
     #[inline(never)]
     pub(crate) fn shut_slab(&self, start: NonNull<u8>, bare_frames: usize) {
@@ -21,7 +21,7 @@ impl<S: System> Backend<S> {
         self.has_shut.store(true, Relaxed);
     }
 
-    /// Takes back the run at `start`, of which a page cannot be opened.
+    /// Takes back the run at `start`, which has a page that cannot be opened.
     #[cold]
     #[inline(never)]
     pub(crate) fn shut_run(&self, start: NonNull<u8>) {
@@ -38,14 +38,14 @@ impl<S: System> Backend<S> {
         self.has_shut.store(true, Relaxed);
     }
 
-    /// Opens what is shut, as far as it can be.
+    /// Opens shut frames, as far as the system allows.
     pub(crate) fn reopen(&self) {
         if self.has_shut.load(Relaxed) {
             self.try_to_reopen();
         }
     }
 
-    /// Whether there is any.
+    /// Whether a region has shut frames.
     #[cfg(test)]
     pub(crate) fn has_shut(&self) -> bool {
         self.has_shut.load(Relaxed)

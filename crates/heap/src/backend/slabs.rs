@@ -1,4 +1,4 @@
-//! Runs that are slabs, and how much of them holds memory.
+//! Slabs as runs of the backend, and how much of them holds memory.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -31,7 +31,8 @@ impl<S: System> Backend<S> {
         self.gave(state, SLAB_FRAMES, are_due);
     }
 
-    /// Takes a slab that is given back off the counts and the page map. Returns the region that it lies in.
+    /// Removes a slab that is given back from the counts and the page map. Returns the region that
+    /// it lies in.
     pub(super) fn forget_slab<'a>(
         &self,
         state: &'a mut State,
@@ -47,12 +48,12 @@ impl<S: System> Backend<S> {
         Some(region)
     }
 
-    /// Notes that `frames` frames of slabs hold no memory any more, or never did.
+    /// Notes that `frames` frames of slabs hold no memory any more, or never will.
     pub(crate) fn become_bare(&self, frames: usize) {
         self.bare_frames.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// Notes that `frames` of them hold memory again, of which `returned` had been given back.
+    /// Notes that `frames` bare frames hold memory again, of which `returned` had been given back.
     pub(crate) fn come_back(&self, frames: usize, returned: usize) {
         self.bare_frames.fetch_sub(frames, Ordering::Relaxed);
         self.returned_frames.fetch_add(returned, Ordering::Relaxed);

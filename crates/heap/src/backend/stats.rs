@@ -12,9 +12,9 @@ use crate::region::FRAME_BYTES;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BackendStats {
     pub(crate) used_bytes: usize,
-    /// Of these, the bytes of slabs.
+    /// Of the used bytes, those of slabs.
     pub(crate) slab_bytes: usize,
-    /// Of these, the bytes of huge objects, and how many there are.
+    /// Of the used bytes, those of huge objects, and how many there are.
     pub(crate) huge_bytes: usize,
     pub(crate) huge_objects: usize,
     pub(crate) dirty_bytes: usize,
@@ -24,7 +24,7 @@ pub(crate) struct BackendStats {
 }
 
 impl<S: System> Backend<S> {
-    /// Whether the lock that [`stats`](Self::stats) takes is free, or becomes so soon.
+    /// Whether the lock that [`stats`](Self::stats) takes is free, or soon becomes free.
     #[cold]
     pub(crate) fn can_be_asked(&self) -> bool {
         becomes_free(&self.state, &self.source)

@@ -1,4 +1,4 @@
-//! When what has lain idle for too long goes, and how much of it at a call.
+//! When memory that has lain idle for too long goes, and how much of it at a call.
 
 use core::sync::atomic::Ordering;
 
@@ -8,13 +8,14 @@ use super::Backend;
 use super::keeping::{ALL, HALF_LIFE_MS};
 use crate::region::FRAME_BYTES;
 
-/// What is due goes in parts, each at a call; after a pause parts go until this share of it has passed, or so long. Otherwise
-/// what a program has left would stay for as long as it makes few calls.
+/// What is due goes in parts, one at each call. After a pause, parts go until this share of the
+/// pause has passed, or this many nanoseconds. Otherwise what a program has left would stay for as
+/// long as it makes few calls.
 const TENDING_SHARE: u64 = 16;
 const MAX_TENDING_NS: u64 = 2_000_000;
 
 impl<S: System> Backend<S> {
-    /// Has what lies idle now looked at again in a half-life, by whichever call comes then.
+    /// Has what lies idle now looked at again in a half-life, by the next call after that.
     #[inline(never)]
     pub(crate) fn expect_tending(&self) {
         if self.tends_at_ms.load(Ordering::Relaxed) == 0 {
@@ -23,8 +24,9 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// As [`tend`](Self::tend), if it is time. Called where a run is freed, and where batches change hands, since a program
-    /// whose lists and pools serve all calls gives nothing back itself. After a pause more goes back than one part.
+    /// As [`tend`](Self::tend), if it is time. Called when a run is freed, and when batches change
+    /// hands, since a program whose lists and pools serve all calls gives nothing back itself.
+    /// After a pause more goes back than one part.
     #[inline(never)]
     pub(crate) fn tend_if_due(&self) {
         let at_ms = self.tends_at_ms.load(Ordering::Relaxed);
@@ -37,7 +39,8 @@ impl<S: System> Backend<S> {
         while self.tend() > 0 && self.source.now_ns().saturating_sub(began_ns) < most_ns {}
     }
 
-    /// How many bytes of huge blocks went that have lain ready for too long, and how many still lie ready.
+    /// Gives back huge blocks that have lain ready for too long. Returns how many bytes went, and
+    /// how many still lie ready.
     pub(super) fn tend_huge(&self) -> (usize, usize) {
         let mut huge = self.huge.lock();
         if huge.kept_bytes() == 0 {
@@ -46,10 +49,10 @@ impl<S: System> Backend<S> {
         (huge.age(&self.source), huge.kept_bytes())
     }
 
-    /// Gives back a part of what has lain idle for too long. Returns how many bytes went: none, once all has, or if another
-    /// thread is at it.
+    /// Gives back a part of what has lain idle for too long. Returns how many bytes went: none once
+    /// all has gone, or if another thread is doing this.
     pub(crate) fn tend(&self) -> usize {
-        // One thread is enough; and whatever is left idle from now on calls for another look.
+        // One thread is enough. Whatever is left idle from now on calls for another look.
         self.tends_at_ms.store(0, Ordering::Relaxed);
         let (huge_bytes, kept_bytes) = self.tend_huge();
         let Some(_leaver) = self.leaver.try_lock() else {

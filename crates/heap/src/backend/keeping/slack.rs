@@ -1,6 +1,8 @@
-//! By how much the heap may grow, or its slabs empty, before they are looked through (`heap/relief.rs`): the *slack*.
+//! The *slack*: by how much the heap may grow, or its slabs empty, before the slabs are looked
+//! through (`heap/relief.rs`).
 //!
-//! A look that finds little came too early, one that finds much came late. So each look sets the slack for the next:
+//! A look that finds little came too early; one that finds much came late. So each look sets the
+//! slack for the next:
 //! ```text
 //!   growth     usual                                  usual = max(used / 8, 4 MiB)
 //!              half of the last, at least 256 KiB     if far more went than had been freed: the last objects of many
@@ -12,7 +14,8 @@
 //!              twice the last, or the last and what   at least, if live memory swings: where what goes at one look is
 //!              went, up to 64 MiB and the peak        soon taken anew, looks cost more than they give
 //! ```
-//! *Used* is all that the heap holds but what is idle in slabs, *live* what is out of the slabs.
+//! *Used* is all that the heap holds except what is idle in slabs; *live* is what is out of the
+//! slabs.
 
 use core::sync::atomic::Ordering;
 
@@ -22,12 +25,13 @@ use super::MIN_ALLOWANCE_BYTES;
 use crate::backend::{Backend, State};
 use crate::region::FRAME_BYTES;
 
-/// What the slack is usually, at least; and what it is at least where a look finds much.
+/// The least that the slack usually is, and the least that it is after a look that finds much.
 const SLACK_BYTES: usize = 4 << 20;
 const MIN_SLACK_BYTES: usize = 256 << 10;
 
-/// Live memory swings if half of what went at a look that found the slabs emptied has been taken anew by the next such look,
-/// within this time; and how far they may then empty at most.
+/// Live memory swings if half of what went at a look that found the slabs emptied has been taken
+/// anew by the next such look, and this comes within this time. And by how much the slabs may then
+/// empty at most.
 const SWING_MS: u64 = 100;
 const MAX_SWING_BYTES: usize = 64 << 20;
 
@@ -35,12 +39,12 @@ const MAX_SWING_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 #[repr(C)]
 pub(in super::super) struct Swing {
-    /// When a look that found the slabs emptied last gave frames of them back, and how many.
+    /// When a look that found the slabs emptied last gave frames back, and how many.
     looked_ms: u64,
     gone_frames: usize,
-    /// How many frames were taken since that held no memory, or none any more.
+    /// How many frames without memory were taken since, new ones or ones that had gone back.
     taken_anew_frames: usize,
-    /// By how many frames the slabs may empty, because it swings.
+    /// By how many frames the slabs may empty because live memory swings.
     pub(super) frames: usize,
 }
 
@@ -48,8 +52,8 @@ impl Swing {
     pub(in super::super) const NONE: Self =
         Self { looked_ms: 0, gone_frames: 0, taken_anew_frames: 0, frames: 0 };
 
-    /// Notes that `gone_frames` went at a look `now_ms`. The slabs may empty by `frames` if half of what went at the last one
-    /// was soon taken anew.
+    /// Notes that `gone_frames` went at a look at `now_ms`. The slabs may empty by `frames` if half
+    /// of what went at the last look was soon taken anew.
     fn note_gone(&mut self, gone_frames: usize, frames: usize, now_ms: u64) {
         let is_soon = self.looked_ms > 0 && now_ms < self.looked_ms + SWING_MS;
         let swings = is_soon && 2 * self.taken_anew_frames > self.gone_frames;
@@ -63,7 +67,7 @@ impl Swing {
 }
 
 impl<S: System> Backend<S> {
-    /// Sets the slack of a heap that begins.
+    /// Sets the slack of a new heap.
     pub(in super::super) fn begin_slack(&self) {
         self.growth_limit_frames.store(SLACK_BYTES / FRAME_BYTES, Ordering::Relaxed);
         self.emptying_limit_bytes.store(SLACK_BYTES, Ordering::Relaxed);
@@ -81,9 +85,9 @@ impl<S: System> Backend<S> {
         self.emptying_limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// Begins to count anew after a scavenge that gave back `gone_bytes`, far more than had been freed if it
-    /// `found_much`; `live_bytes` are out of the slabs. `has_emptied` says that it came because the slabs had
-    /// emptied, not because the heap grew.
+    /// Begins to count anew after a scavenge that gave back `gone_bytes`: far more than had been
+    /// freed if it `found_much`. `live_bytes` are out of the slabs. `has_emptied` says that the
+    /// scavenge came because the slabs had emptied, not because the heap grew.
     pub(crate) fn note_scavenge(
         &self,
         live_bytes: usize,
@@ -109,8 +113,8 @@ impl<S: System> Backend<S> {
         self.emptying_limit_bytes.store(emptying_frames * FRAME_BYTES, Ordering::Relaxed);
     }
 
-    /// Notes what went in a scavenge of slabs that had emptied, and whether half of what went in the previous one was
-    /// soon taken anew.
+    /// Notes what went in a scavenge of slabs that had emptied, and whether half of what went in
+    /// the previous such scavenge was soon taken anew.
     fn note_gone(&self, state: &mut State, gone_frames: usize) {
         state.swing.taken_anew_frames += self.returned_frames.swap(0, Ordering::Relaxed)
             + self.grown_frames.swap(0, Ordering::Relaxed);
@@ -123,7 +127,8 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// Has the first region ask for huge pages or not, where `used_frames` frames are of use.
+    /// Decides whether the first region asks for huge pages, now that `used_frames` frames are of
+    /// use.
     fn choose_pages(&self, state: &mut State, used_frames: usize) {
         let resident_frames = used_frames + state.dirty_frames();
         let of_slabs = 2 * self.slab_frames.load(Ordering::Relaxed) >= state.used_frames;
@@ -135,11 +140,11 @@ impl<S: System> Backend<S> {
 
 /// What a scavenge has found.
 struct Found {
-    /// Out of the slabs.
+    /// The frames out of the slabs.
     live_frames: usize,
-    /// In the slabs, but not out of them.
+    /// The frames in slabs that are not out of them.
     idle_frames: usize,
-    /// Of the whole heap, without what is idle.
+    /// The frames of the whole heap, without what is idle.
     used_frames: usize,
     gone_frames: usize,
     /// Far more went than had been freed.
@@ -147,12 +152,13 @@ struct Found {
 }
 
 impl Found {
-    /// By how much the heap may grow, or its slabs empty, unless something speaks against it.
+    /// By how much the heap may usually grow, or its slabs empty.
     fn usual_frames(&self) -> usize {
         (self.used_frames / 8).max(SLACK_BYTES / FRAME_BYTES)
     }
 
-    /// By how many frames the heap may grow before the next scavenge; before this one it was `last`.
+    /// By how many frames the heap may grow before the next scavenge. Before this one it was
+    /// `last`.
     fn growth_frames(&self, last: usize) -> usize {
         let usual = self.usual_frames();
         if self.found_much {
@@ -164,7 +170,8 @@ impl Found {
         }
     }
 
-    /// By how many frames the slabs may empty before the next scavenge, unless memory swings. The heap may grow by `growth`.
+    /// By how many frames the slabs may empty before the next scavenge, unless memory swings. The
+    /// heap may grow by `growth`.
     fn emptying_frames(&self, growth: usize) -> usize {
         if self.is_sparse() {
             (self.live_frames / 4).max(MIN_SLACK_BYTES / FRAME_BYTES)
@@ -173,7 +180,7 @@ impl Found {
         }
     }
 
-    /// Whether little is left in much: each object that goes may be the last of its page.
+    /// Whether little is left in much, so that each object that goes may be the last of its page.
     fn is_sparse(&self) -> bool {
         self.idle_frames > (2 * self.live_frames).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES)
     }
