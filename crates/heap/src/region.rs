@@ -11,23 +11,24 @@
 //! ```
 //! | question | file |
 //! |---|---|
-//! | what can a thread read of it without the lock? | `region/view.rs` |
-//! | how does it begin, how far is it committed, what does it give up of its address space? | `region/opening.rs`, `frontier.rs`, `table.rs`, `reserve.rs` |
+//! | what can a thread read of a region without the lock? | `region/view.rs` |
+//! | how does a region begin, how far is it committed, what does it give up of its address space? | `region/opening.rs`, `frontier.rs`, `table.rs`, `reserve.rs` |
 //! | how is a run found, or lengthened in place? | `region/taking.rs`, `growing.rs` |
-//! | where does a run come from that no dirty one is long enough for? | `region/units.rs`, `moving.rs` |
-//! | where do slabs and short runs come from that there is no dirty memory for? | `region/block.rs` |
+//! | where does a run come from if no dirty run is long enough? | `region/units.rs`, `moving.rs` |
+//! | where do slabs and short runs come from if there is no dirty memory for them? | `region/block.rs` |
 //! | where are huge pages asked for, and are they worth their price? | `region/huge_part.rs` (where), `huge_pages.rs` (when), `dear.rs` |
 //! | do programs fill the runs that they take? | `region/filling.rs`, `probe.rs` |
 //! | what goes back to the system, and how? | `region/going_back.rs`, `hollow_slabs.rs` |
-//! | what of sealed frames that the system refuses to open? | `region/shut.rs` |
+//! | what happens to sealed frames that the system refuses to open? | `region/shut.rs` |
 //!
 //! Invariants
-//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or in a hollow slab that waits, or shut, or
-//!    leaving until it is settled, or in a block that is being opened, or lost by a move, or in use: never two of these.
-//! 2. Every frame in use or dirty lies below the frontier; so do the parts of the page map, the
-//!    run table and the slabs that describe them.
-//!    A page of those that describes nothing but frames given back was given back with them.
-//! 3. What lies below `touched_frames` may have been used; the clean frames above never were.
+//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or in a hollow slab that
+//!    waits, or shut, or leaving until it is settled, or in a block that is being opened, or lost
+//!    by a move, or in use: never two of these.
+//! 2. Every frame in use or dirty lies below the frontier. So do the parts of the page map, the run
+//!    table and the slabs that describe it. A page of these that describes only frames given back
+//!    was given back with them.
+//! 3. What lies below `touched_frames` may have been used. The clean frames above never were.
 
 mod block;
 #[cfg(any(test, feature = "validate"))]
@@ -76,15 +77,15 @@ pub(crate) use units::UNIT_FRAMES;
 use view::RunEntry;
 pub(crate) use view::{RegionView, SlabTable};
 
-/// The size of a frame in bytes, the unit of runs. Where the system's page is larger, runs are
-/// whole pages of the system.
+/// The size of a frame in bytes, the unit of runs. If the system's page is larger, runs are whole
+/// pages of the system.
 pub(crate) const FRAME_BYTES: usize = 4096;
 /// The size of a huge page of the processor, as x86-64 and AArch64 with 4 KiB pages have it.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub(crate) const SLAB_FRAMES: usize = SLAB_BYTES / FRAME_BYTES;
 
-/// How long a region is at most. The number of a frame, and twice that, must fit into 31 bits (`dirty/notes.rs`,
-/// `region/shut.rs`).
+/// The most bytes that a region has. The number of a frame, and twice that, must fit into 31 bits
+/// (`dirty/notes.rs`, `region/shut.rs`).
 pub(crate) const MOST_REGION_BYTES: usize = 4 << 40;
 const _: () = assert!(2 * (MOST_REGION_BYTES / FRAME_BYTES) <= 1 << 31);
 
@@ -98,32 +99,35 @@ type RegionCache = RunCache<CACHED_DEPTH>;
 pub(crate) struct Region {
     start: NonNull<u8>,
     bytes: usize,
-    /// How far it is committed from the start.
+    /// How far the region is committed from the start.
     frontier_bytes: usize,
     /// How far it may have been used.
     touched_frames: usize,
-    /// The frontier has moved, or there may be a new verdict (`region/filling.rs`), which threads have not been shown.
+    /// The frontier has moved, or there may be a new verdict (`region/filling.rs`): threads have
+    /// not been shown this yet.
     has_news: bool,
     /// Where huge pages are asked for.
     huge: HugePart,
     /// Where what was set aside for the process ends, from the start; 0 if nothing was.
     set_aside_until_bytes: usize,
-    /// Frames without memory that were taken for big runs that will be filled, of each as many as half of what are many at
-    /// most; 0 again once a long run has come back untouched and gone.
+    /// Frames without memory that were taken for big runs that will be filled, each run counting
+    /// for at most half of what are many. 0 again once a long run has come back untouched and gone.
     big_run_frames: usize,
     /// Clean frames that were taken page by page since any went back.
     paged_frames: usize,
-    /// Frames that held nothing when they were taken for runs that are not big, since any went back.
+    /// Frames that held no memory when they were taken for runs that are not big, since any went
+    /// back.
     short_run_frames: usize,
     filling: Filling,
     /// What came with the last units and nobody has had since, in frames from the start.
     fresh: Range<usize>,
-    /// The system has refused to move a unit: none is moved any more.
+    /// The system has refused to move a unit, so none is moved any more.
     refuses_moves: bool,
     dear_blocks: DearBlocks,
     clean: Bitset<'static>,
     dirty: DirtyFrames,
-    /// Apart, in the metadata: a region is made on the stack of a thread that may have little of it.
+    /// In the metadata, not here: a region is made on the stack of a thread that may have little of
+    /// it.
     cached: &'static mut RegionCache,
     hollow_slabs: HollowSlabs,
     shut: Shut,
@@ -134,12 +138,13 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Frames that are free and still hold memory; of hollow slabs, as if all did.
+    /// How many frames are free and still hold memory. Hollow slabs count in full.
     pub(crate) fn dirty_frames(&self) -> usize {
         self.dirty.count() + self.cached.frames() + self.hollow_slabs.frames()
     }
 
-    /// Whether there is a place for a run of `frames` of them at a multiple of `align`, as far as is known.
+    /// Whether there is room in dirty frames for a run of `frames` at a multiple of `align`, as far
+    /// as is known.
     pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
         self.dirty.may_fit(frames, align) || self.cached.frames() >= frames
     }
@@ -149,11 +154,11 @@ impl Region {
         if self.is_sparse() { Near::WIDE } else { Near::USUAL }
     }
 
-    /// Takes back a large object's run. The next request of its length is likely to get it, so it is
-    /// kept as it is, in place of all others if there is no room.
+    /// Takes back a large object's run. The next request of its length is likely to get it, so it
+    /// is kept as it is. If there is no room, all other cached runs go.
     ///
     /// # Safety
-    /// Nobody uses what is in it.
+    /// Nobody uses the memory of the run.
     pub(crate) unsafe fn give_run(
         &mut self,
         start: NonNull<u8>,
@@ -233,8 +238,8 @@ impl Region {
 }
 
 /// Takes `frames` frames at a multiple of `align`, the lowest that fit, so that the frontier does
-/// not run ahead of what is used; a slab, which is by far the most frequent and a block of the
-/// buddy system, by the shorter way.
+/// not run ahead of what is used. A slab, which is by far the most frequent request and a block of
+/// the buddy system, takes the shorter way.
 pub(crate) fn lowest_range(
     from: &mut Bitset<'_>,
     frames: usize,

@@ -1,4 +1,4 @@
-//! Whether a region's invariants hold. For tests.
+//! Checks a region's invariants. For tests.
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -8,7 +8,7 @@ use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 use crate::class::ClassId;
 
 impl Region {
-    /// Whether a slab begins at `frame`: of its frames, those that were given back are not in the
+    /// Whether a slab begins at `frame`. Those of its frames that were given back are not in the
     /// page map.
     fn has_slab(&self, frame: usize) -> bool {
         let end = (frame + SLAB_FRAMES).min(self.frontier_frames());
@@ -51,7 +51,8 @@ impl Region {
             assert!(!mapped || !clean && !dirty, "frame {frame} is free, but of class {byte}");
             mapped_frames += usize::from(mapped);
         }
-        // What is neither free nor mapped nor shut must be in a cached run or a hollow slab that waits: the sum says so.
+        // What is neither free nor mapped nor shut must be in a cached run or a hollow slab that
+        // waits: the sum shows this.
         let free_frames = self.clean.free_frames() + self.dirty_frames();
         assert_eq!(
             free_frames + mapped_frames + self.validate_shut(),

@@ -1,4 +1,4 @@
-//! How far a region is committed: its frontier, and with it that of the metadata.
+//! How far a region and its metadata are committed: the frontier.
 
 use hectare_base::align::align_up;
 use hectare_buddy::FrameId;
@@ -12,8 +12,8 @@ use crate::slab::{FarWords, Slab};
 const MIN_STEP_BYTES: usize = HUGE_PAGE_BYTES;
 const MAX_STEP_BYTES: usize = 64 << 20;
 
-/// In a region of this size further slab descriptors come in huge pages: one, which serves 680 MiB, is less than
-/// a hundredth of the whole.
+/// In a region longer than this, further slab descriptors come in huge pages. One huge page serves
+/// 680 MiB, and is less than a hundredth of the whole.
 pub(super) const HUGE_TABLE_FROM_BYTES: usize = 256 << 20;
 
 impl Region {
@@ -22,7 +22,7 @@ impl Region {
         self.frontier_bytes / FRAME_BYTES
     }
 
-    /// Sees to it that the first `frames` frames may be used, which counts as touching them.
+    /// Ensures that the first `frames` frames may be used, and counts them as touched.
     pub(super) fn touch(
         &mut self,
         frames: usize,
@@ -33,14 +33,14 @@ impl Region {
         Ok(())
     }
 
-    /// Moves the frontier so that `frames` frames lie below it.
+    /// Moves the frontier so that at least `frames` frames lie below it.
     fn reach(&mut self, frames: usize, source: &impl PageSource) -> Result<(), SourceError> {
         let needed = frames * FRAME_BYTES;
         if needed <= self.frontier_bytes {
             return Ok(());
         }
         // Steps that grow with the heap keep the calls few, and what a system without overcommit
-        // charges close to what is used. If a step is refused, the least that will do is tried.
+        // charges close to what is used. If a step is refused, the shortest that will do is tried.
         let step = (self.frontier_bytes / 8).clamp(MIN_STEP_BYTES, MAX_STEP_BYTES);
         let step = align_up(step, MIN_STEP_BYTES);
         let generous = needed.next_multiple_of(step).min(self.bytes);

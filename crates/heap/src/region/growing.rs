@@ -9,12 +9,13 @@ use hectare_pages::PageSource;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, Run};
 
-/// From this length on, 8 MiB, a run grows by whatever is free behind it. While there is dirty memory elsewhere,
-/// copying a shorter one costs less than faulting in the pages that it would grow by.
+/// From this length on, 8 MiB, a run grows by whatever is free behind it. For a shorter run, while
+/// there is dirty memory elsewhere, copying costs less than faulting in the pages that it would
+/// grow by.
 const MIXED_FRAMES: usize = 2048;
 
 impl Region {
-    /// Lengthens a run in place, if the frames behind it are free. Returns what it got.
+    /// Lengthens a run in place, if the frames behind it are free. Returns the frames it got.
     pub(crate) fn extend(
         &mut self,
         run: NonNull<u8>,
@@ -45,9 +46,10 @@ impl Region {
         Some(Run { bare_frames, again_frames, ..run })
     }
 
-    /// Takes the `frames` frames from `first` on, dirty ones and clean ones, for a run that grows. Dirty units
-    /// move to clean ones. Returns how many frames hold no memory; `None`, with nothing changed, if one is in use; `None`,
-    /// too, if the source has lost a place: the frames before it are dirty then.
+    /// Takes the `frames` frames from `first` on, dirty and clean ones, for a run that grows. Dirty
+    /// units move to clean ones. Returns how many frames hold no memory. `None`, with nothing
+    /// changed, if a frame is in use. `None`, too, if the source has lost a place: the frames
+    /// before it are then dirty.
     #[inline(never)]
     fn take_mixed(
         &mut self,
@@ -94,9 +96,9 @@ impl Region {
         true
     }
 
-    /// Brings the whole units among `frames` clean frames just taken from `first` on: dirty units move there as
-    /// far as there are any, and huge pages are asked for the rest. Returns how many frames moved; `None` as for
-    /// [`move_dirty`](Self::move_dirty).
+    /// Brings the whole units among `frames` clean frames just taken from `first` on: dirty units
+    /// move there as far as there are any, and huge pages are asked for in the rest. Returns how
+    /// many frames moved; `None` as for [`move_dirty`](Self::move_dirty).
     fn bring_units(
         &mut self,
         first: FrameId,

@@ -8,17 +8,19 @@ use super::huge_part::HugePart;
 use super::units::{NEARLY_UNIT_FRAMES, UNIT_FRAMES};
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, Run, SLAB_FRAMES};
 
-/// Runs of this many frames or more are *big*, 256 KiB: where there are many, huge pages are asked for.
+/// Runs of at least this many frames, 256 KiB, are *big*. If there are many, huge pages are asked
+/// for.
 pub(super) const BIG_FRAMES: usize = 64;
 
-/// This many frames of them are many in a region that is long enough for blocks, and one run counts for half of
-/// that at most: a huge page's worth but for a slab. (From 1.75 MiB on `pareto` on four threads is a twentieth larger.)
+/// This many frames of big runs are many in a region that is long enough for blocks: a huge page
+/// without a slab. One run counts for half of that at most. (From 1.75 MiB on `pareto` on four
+/// threads is a twentieth larger.)
 const MANY_FRAMES: usize = UNIT_FRAMES - SLAB_FRAMES;
 
-/// This many clean units in a row, 32 MiB, are no hole among slabs: a long run was there.
+/// This many clean units in a row, 32 MiB, are not a hole among slabs: a long run was there.
 const LONG_GAP_UNITS: usize = 16;
 
-/// Of a unit.
+/// The order of a unit.
 const UNIT_ORDER: Order = Order::for_frames(UNIT_FRAMES).unwrap();
 
 /// What is asked of the system for a part of the region.
@@ -40,8 +42,8 @@ impl Region {
         first.0 * FRAME_BYTES >= self.huge.start()
     }
 
-    /// Notes that a big run was taken that its caller will fill. Where there are many, huge pages
-    /// begin with its first unit, unless they do at the first unit of another.
+    /// Notes that a big run was taken that its caller will fill. If there are many, huge pages
+    /// begin with its first unit, unless they already begin with the first unit of another run.
     pub(super) fn note_filled(&mut self, run: Run, source: &impl PageSource) {
         self.big_run_frames =
             self.big_run_frames.saturating_add(run.bare_frames.min(MANY_FRAMES / 2));
@@ -56,8 +58,9 @@ impl Region {
         }
     }
 
-    /// The frame where the first unit begins that lies within the run or behind it; behind its last unit, if it fills less
-    /// than seven eighths of that: its last frames would bring the rest. (The units that it fills have asked for themselves.)
+    /// The frame where the first unit begins that lies within the run or behind it. If the run
+    /// fills less than seven eighths of its last unit, it is the frame behind that unit, since the
+    /// run's last frames would bring the rest. (The units that it fills have asked for themselves.)
     fn first_unit_of(&self, run: Run) -> usize {
         let start = self.frame_of(run.start);
         let end = start + run.frames;
@@ -67,8 +70,8 @@ impl Region {
         if filled > 0 && filled < NEARLY_UNIT_FRAMES { last + UNIT_FRAMES } else { first }
     }
 
-    /// Asks for no huge pages while blocks of them are dear; once they no longer are, asks for them in
-    /// what is committed from then on.
+    /// Asks for no huge pages while blocks are dear. Once they are no longer dear, asks for huge
+    /// pages in what is committed from then on.
     #[cold]
     #[inline(never)]
     pub(super) fn follow_price(&mut self, source: &impl PageSource) {
@@ -81,7 +84,8 @@ impl Region {
             if are_dear { HugePart::NOWHERE } else { HugePart::behind(self.frontier_bytes) };
     }
 
-    /// How many committed frames lie in units that are wholly clean, where `least` or more of these are in a row.
+    /// How many committed frames lie in wholly clean units, counting only rows of at least `least`
+    /// units.
     pub(super) fn empty_unit_frames(&mut self, least: usize) -> usize {
         let (mut frames, mut from) = (0, FrameId(0));
         while let Some((first, length)) = self.clean.next_free_run_with(from, UNIT_ORDER) {
@@ -97,9 +101,10 @@ impl Region {
         frames
     }
 
-    /// Does without huge pages in what is committed if only little of it is of use: `frames` frames, for the most part
-    /// `of_slabs` or of runs. Has them again if much is. What is committed later comes in huge pages all the same,
-    /// until the next such look: a heap that grows that far has no holes for what it needs.
+    /// Does without huge pages in what is committed if only little of it is of use: `frames`
+    /// frames, most of them `of_slabs` or else of runs. Has huge pages again if much is of use.
+    /// What is committed later comes in huge pages all the same, until the next such look: a heap
+    /// that grows that far has no holes for what it needs.
     pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
         let is_hollow = self.is_hollow_with(frames, of_slabs);
         let changed_from = if is_hollow {
@@ -112,10 +117,11 @@ impl Region {
         }
     }
 
-    /// Whether the `frames` frames of use are less than three quarters of what was once committed: the rest, which went
-    /// back in pieces, would come again two mebibytes at a time, each for a single object. If the region was hollow
-    /// at the last look, less than seven eighths. If most is not `of_slabs`, runs fill what comes again: then
-    /// half is enough, and units from which all has gone, or moved elsewhere, do not count.
+    /// Whether the `frames` frames of use are less than three quarters of what was once committed;
+    /// or less than seven eighths, if the region was hollow at the last look. The rest, which went
+    /// back in pieces, would come again 2 MiB at a time, each for a single object. If most is not
+    /// `of_slabs`, runs fill what comes again. Then half is enough (five eighths after a hollow
+    /// look), and units from which all has gone, or moved elsewhere, do not count.
     fn is_hollow_with(&mut self, frames: usize, of_slabs: bool) -> bool {
         let usual = if of_slabs { 6 } else { 4 };
         let eighths = usual + usize::from(self.huge.is_hollow());
@@ -123,9 +129,10 @@ impl Region {
         frames < (self.frontier_frames() - empty_frames) / 8 * eighths
     }
 
-    /// Does without huge pages in all that is committed if only big runs have asked for them, or if something that is likely
-    /// to stay untouched has come in them, or has moved the frontier: `is_reached`. Whatever stayed huge would have to be known
-    /// as such, since its pages come with others.
+    /// Does without huge pages in all that is committed, if only big runs have asked for them; or
+    /// if something that is likely to stay untouched has come in them or has moved the frontier:
+    /// `is_reached`. Whatever stayed huge would have to be known as such, since its pages come with
+    /// others.
     pub(super) fn stay_plain(&mut self, is_reached: bool, source: &impl PageSource) {
         if (self.huge.is_of_runs() || is_reached)
             && let Some(from) = self.huge.withdraw(self.frontier_bytes)
@@ -134,8 +141,9 @@ impl Region {
         }
     }
 
-    /// Asks for huge pages in what is committed from byte `from` on, or does without: then what has come into
-    /// clean frames there, as parts of huge pages, goes back, since nobody would know of it.
+    /// Asks for huge pages in what is committed from byte `from` on, or does without. In the latter
+    /// case, what has come into clean frames there as parts of huge pages goes back, since nobody
+    /// would know of it.
     #[inline(never)]
     pub(super) fn ask_from(&mut self, from: usize, advice: Advice, source: &impl PageSource) {
         let first = FrameId(from / FRAME_BYTES);
@@ -147,17 +155,17 @@ impl Region {
         }
     }
 
-    /// Has the whole units among `frames` clean frames from `first` on, which are going to be filled, come as
-    /// huge pages, even where the region does without.
+    /// Has the whole units among `frames` clean frames from `first` on, which are going to be
+    /// filled, come as huge pages, even where the region does without.
     pub(super) fn ask_for_units(&self, first: FrameId, frames: usize, source: &impl PageSource) {
         if !self.dear_blocks.are_dear() {
             self.advise_units(first, frames, Advice::Huge, source);
         }
     }
 
-    /// Asks for huge pages, or no longer, in those whole units among `frames` clean frames from `first` on where the
-    /// region does without: otherwise the next object where they have gone would bring a whole unit that nobody knows
-    /// of.
+    /// Asks for huge pages, or asks for them no longer, in those whole units among `frames` clean
+    /// frames from `first` on where the region does without. If the advice stayed after they have
+    /// gone, the next object there would bring a whole unit that nobody knows of.
     #[inline(never)]
     pub(super) fn advise_units(
         &self,
@@ -174,8 +182,8 @@ impl Region {
         }
         let start = self.at(FrameId(first));
         if advice == Advice::Huge {
-            // What went in parts has left a page table behind, which goes with the whole (since Linux
-            // 6.14). A refusal leaves it as it is.
+            // What went in parts has left a page table behind. The table goes with the whole (since
+            // Linux 6.14). A refusal leaves it as it is.
             // SAFETY: clean frames below the frontier.
             let _ = unsafe { source.decommit(start, bytes_to(end)) };
         }

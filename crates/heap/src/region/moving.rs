@@ -7,14 +7,14 @@ use hectare_pages::{PageSource, SourceError};
 use super::units::{Rest, UNIT_FRAMES};
 use super::{HUGE_PAGE_BYTES, Region};
 
-/// Nothing moves to where the region is longer than this, 8 GiB: a unit that has moved may be a
-/// mapping of its own, of which a process has some 65,000.
+/// Nothing moves to places beyond this, 8 GiB from the region's start: a unit that has moved may be
+/// a mapping of its own, of which a process has some 65,000.
 const MOVES_BELOW_FRAMES: usize = 4096 * UNIT_FRAMES;
 
 impl Region {
-    /// Moves dirty units to the whole units among the `frames` clean frames from `first` on, which were just taken.
-    /// Returns how many frames came; `None` if the source has lost the place of one: then that unit stays taken
-    /// for ever, and the others are free again.
+    /// Moves dirty units to the whole units among the `frames` clean frames from `first` on, which
+    /// were just taken. Returns how many frames came. `None` if the source has lost the place of a
+    /// unit: that unit stays taken for ever, and the others are free again.
     #[inline(never)]
     pub(super) fn move_dirty(
         &mut self,
@@ -29,13 +29,13 @@ impl Region {
             && !self.refuses_moves
             && let Some(from) = self.dirty.take_block(UNIT_FRAMES)
         {
-            // SAFETY: below the frontier, and both free until they were just taken.
+            // SAFETY: both lie below the frontier, and were free until they were just taken.
             match unsafe { source.move_pages(self.at(from), self.at(unit), HUGE_PAGE_BYTES) } {
                 Ok(()) => self.give_clean(from, UNIT_FRAMES),
                 Err(error) => {
                     self.give(self.at(from), UNIT_FRAMES);
-                    // The same unit would be the next again, and before Linux 6.17 each refusal costs the
-                    // other its mapping for a moment, if not for ever.
+                    // The same unit would be tried again next. And before Linux 6.17 each refusal
+                    // costs the other unit its mapping for a moment, if not for ever.
                     self.refuses_moves = true;
                     if error == SourceError::Exhausted {
                         let behind = FrameId(unit.0 + UNIT_FRAMES);
@@ -46,7 +46,7 @@ impl Region {
                     break;
                 }
             }
-            // What was asked for of the pages has moved with them.
+            // The advice for the pages has moved with them.
             if self.is_huge_from(unit) && !self.is_huge_from(from) {
                 // SAFETY: the unit just taken.
                 unsafe { source.advise_huge(self.at(unit), HUGE_PAGE_BYTES, true) };

@@ -1,13 +1,14 @@
-//! How a region begins: its metadata and it are reserved; of the metadata, the bit sets and the cache of freed runs are
-//! committed at once and the tables as far as the region is.
+//! How a region begins. Its metadata and the region itself are reserved. Of the metadata, the bit
+//! sets and the cache of freed runs are committed at once, the tables as far as the region is.
 //!
 //! ```text
 //!   ▒ clean │ dirty │ cache │ page map … │ run table … │ slabs … │ far words … │ region …
 //!     └ committed ──────────┘ └ committed as far as the region is ───────────────────────
 //! ```
 //!
-//! The first page (▒) is never committed. The system puts mappings right below the last one, huge blocks and the program's own
-//! among them: who writes behind such a one faults there, and does not reach the bit sets.
+//! The first page (▒) is never committed. The system puts each mapping right below the last one,
+//! huge blocks and the program's own mappings among them. A write behind such a mapping faults in
+//! that page, and does not reach the bit sets.
 
 use core::ptr::NonNull;
 
@@ -40,8 +41,9 @@ impl Region {
         ]
     }
 
-    /// Reserves a region of `bytes`, a multiple of [`SLAB_BYTES`] and of the page, and publishes
-    /// it in `view`. It is aligned as far as any run can ask, if address space allows, and to `align` at least.
+    /// Reserves a region of `bytes`, a multiple of [`SLAB_BYTES`] and of the page, and publishes it
+    /// in `view`. The region is aligned as far as any run can ask, if address space allows, and at
+    /// least to `align`.
     pub(crate) fn open(
         bytes: usize,
         align: usize,
@@ -51,8 +53,9 @@ impl Region {
         let parts = Parts::of(bytes, source.page_bytes());
         let (metadata, start_at) = reserve_behind(parts.bytes, bytes, align, source)?;
         let all_bytes = start_at + bytes;
-        // Where the system has huge pages everywhere, the first object would bring one, and the kernel would make one of what is
-        // left where memory has gone. So they come only where they are asked for.
+        // If the system has huge pages everywhere, the first object would bring one, and the kernel
+        // would make one of what is left where memory has gone. So huge pages come only where they
+        // are asked for.
         // SAFETY: reserved just now.
         unsafe { source.advise_huge(metadata, all_bytes, false) };
         // SAFETY: as above, and nobody else knows of it.
@@ -67,10 +70,12 @@ impl Region {
         // SAFETY: each offset lies within the reservation.
         let part = |offset: usize| unsafe { metadata.add(offset) };
         let front_bytes = parts.front_bytes();
-        // Far more than memory: a debugger that dumps the process (gcore) would write all of it.
+        // Reservations are far longer than memory: a debugger that dumps the process (gcore) would
+        // write all of them.
         // SAFETY: the region and its tables, reserved just now.
         unsafe { source.advise_dump(part(front_bytes), all_bytes - front_bytes, false) };
-        // SAFETY: committed with the bit sets, aligned to a page, the region's own from now on; of zeros, as an empty one is.
+        // SAFETY: committed with the bit sets, aligned to a page, the region's own from now on. An
+        // empty cache is all zeros.
         let cached = unsafe { part(parts.cached_at).cast::<RegionCache>().as_mut() };
         let start = part(start_at);
         let tables = parts.tables_at.map(part);
@@ -104,8 +109,8 @@ impl Region {
         })
     }
 
-    /// Has dumps of the process contain all of the region, committed or not, from now on; of its tables, which the program
-    /// does not read, only what is committed by now.
+    /// From now on, dumps of the process contain all of the region, committed or not. Of its
+    /// tables, which the program does not read, they contain what is committed by now.
     pub(crate) fn dump_reserved(&self, source: &impl PageSource) {
         // SAFETY: the region.
         unsafe { source.advise_dump(self.start, self.bytes, true) };
@@ -114,7 +119,7 @@ impl Region {
 
 /// Where the parts of the metadata lie, in bytes from its start.
 struct Parts {
-    /// The first of the two, right behind the page that is never committed.
+    /// The first of the two bit sets, right behind the page that is never committed.
     bit_sets_at: usize,
     bit_set_bytes: usize,
     cached_at: usize,
@@ -125,7 +130,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Those of a region of `bytes`.
+    /// The parts of the metadata of a region of `bytes`.
     fn of(bytes: usize, page: usize) -> Self {
         let words = Bitset::metadata_words(bytes / FRAME_BYTES);
         let bit_set_bytes = align_up(words * size_of::<u64>(), page);
@@ -134,7 +139,7 @@ impl Parts {
         let page_map_at = align_up(cached_at + size_of::<RegionCache>(), page);
         let [page_map, run_table, slabs, far_words] = Region::tables(bytes, page);
         let run_table_at = page_map_at + page_map;
-        // These come in huge pages in a large region.
+        // In a large region these tables come in huge pages.
         let unit = if bytes > HUGE_TABLE_FROM_BYTES { page.max(HUGE_PAGE_BYTES) } else { page };
         let slabs_at = align_up(run_table_at + run_table, unit);
         let far_words_at = slabs_at + slabs;
@@ -148,12 +153,13 @@ impl Parts {
         }
     }
 
-    /// How long what lies before the tables is: committed at once, but for the first page.
+    /// The length of what lies before the tables. It is committed at once, except for the first
+    /// page.
     fn front_bytes(&self) -> usize {
         self.tables_at[0]
     }
 
-    /// Commits the front, and makes the bit sets of a region of `bytes`: all its frames are clean, none
+    /// Commits the front, and makes the bit sets of a region of `bytes`. All frames are clean, none
     /// is dirty.
     ///
     /// # Safety
@@ -185,9 +191,11 @@ impl Parts {
     }
 }
 
-/// Address space for a region of `bytes` behind `metadata_bytes`, and how far behind its start the region begins: all in one,
-/// so that fewer pages of the system's own describe what is used of both. The region is aligned as far as any run can ask; by
-/// a source that cannot align so far, to huge pages; or to `align`, if that is less. What lies in front to align it goes at once.
+/// Reserves address space for a region of `bytes` behind `metadata_bytes`. Returns it, and how far
+/// behind its start the region begins. It is one reservation, so that fewer pages of the system's
+/// own describe what is used of both. The region is aligned as far as any run can ask; if the
+/// source cannot align so far, to huge pages; else to `align`. What lies in front because of the
+/// alignment goes at once.
 fn reserve_behind(
     metadata_bytes: usize,
     bytes: usize,

@@ -1,7 +1,8 @@
 //! What a region gives up of its address space.
 //!
-//! It reserves far more than it will use, which costs nothing but addresses. Where these are limited (`RLIMIT_AS`, or
-//! all that is mapped is to be locked), the program needs some for its stacks, libraries and mappings.
+//! A region reserves far more than it will use, which costs nothing but addresses. If these are
+//! limited (by `RLIMIT_AS`, or because all that is mapped is to be locked), the program needs some
+//! for its stacks, libraries and mappings.
 
 use core::ptr::NonNull;
 
@@ -14,14 +15,14 @@ use super::{FRAME_BYTES, Region};
 use crate::class::SLAB_BYTES;
 
 impl Region {
-    /// Becomes shorter until half as much address space as it has is left for others; as long as `least_bytes`, and as
-    /// far as it is committed, it stays.
+    /// Shortens the region until half as much address space as it has is left for others. It keeps
+    /// at least `least_bytes` and what is committed.
     pub(crate) fn leave_room(&mut self, least_bytes: usize, source: &impl PageSource) {
         while !has_room(self.bytes / 2, source) && self.shorten(least_bytes, source) {}
     }
 
-    /// Gives up the last quarter of the address space, or as much of it as lies behind `least_bytes` and the frontier.
-    /// Returns whether that is any.
+    /// Gives up the last quarter of the address space, or as much of it as lies behind
+    /// `least_bytes` and the frontier. Returns whether anything was given up.
     pub(crate) fn shorten(&mut self, least_bytes: usize, source: &impl PageSource) -> bool {
         let page = source.page_bytes();
         let kept_bytes = (self.bytes / 4 * 3).max(least_bytes).max(self.frontier_bytes);
@@ -44,13 +45,13 @@ impl Region {
         true
     }
 
-    /// How long it is, in bytes.
+    /// How many bytes of address space the region has.
     pub(crate) fn reserved_bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// Whether `bytes` more of address space could be reserved.
+/// Whether `bytes` more bytes of address space could be reserved.
 pub(crate) fn has_room(bytes: usize, source: &impl PageSource) -> bool {
     let bytes = align_up(bytes, source.page_bytes());
     let room: Option<NonNull<u8>> = source.reserve(bytes, source.page_bytes()).ok();

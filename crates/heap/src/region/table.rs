@@ -1,4 +1,4 @@
-//! A part of a region's metadata.
+//! One of a region's tables: a part of its metadata.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -37,8 +37,9 @@ impl Table {
         Ok(())
     }
 
-    /// As [`reach`](Self::reach), by whole huge pages, which are asked for. One that would end beyond
-    /// `most_bytes`, where the table or the part of it that may be huge ends, is committed page by page, and so is one that is refused.
+    /// As [`reach`](Self::reach), by whole huge pages, which are asked for. What would end beyond
+    /// `most_bytes`, where the table or the part of it that may be huge ends, is committed page by
+    /// page. So is a huge page that is refused.
     #[inline(never)]
     pub(super) fn reach_in_huge_pages(
         &mut self,
@@ -58,7 +59,8 @@ impl Table {
         Ok(())
     }
 
-    /// Gives up the reservation behind the first `bytes` of `reserved_bytes`, as far as it was never committed.
+    /// Gives up the reservation from the first `bytes` to `reserved_bytes`, except what was
+    /// committed.
     pub(super) fn end_at(&self, bytes: usize, reserved_bytes: usize, source: &impl PageSource) {
         let kept_bytes = bytes.max(self.committed_bytes);
         if kept_bytes < reserved_bytes {
@@ -69,8 +71,8 @@ impl Table {
         }
     }
 
-    /// Gives back the pages that lie within `unused` and of which a part lies in `changed`: the
-    /// others went before. The table reads as zero there, unless the system refuses.
+    /// Gives back the pages that lie within `unused` and partly in `changed`. (The others went
+    /// before.) The table reads as zero there, unless the system refuses.
     #[inline(never)]
     pub(super) fn forget(
         &self,
@@ -85,7 +87,7 @@ impl Table {
         if from < to {
             // SAFETY: from < committed bytes.
             let start = unsafe { self.start.add(from) };
-            // A refusal leaves what nobody reads.
+            // A refusal leaves contents that nobody reads.
             // SAFETY: committed, and the caller says that it is unused.
             let _ = unsafe { source.decommit(start, to - from) };
         }

@@ -1,4 +1,5 @@
-//! How a run is found: the places that memory comes from, each asked when those before have none.
+//! How a run is found: the places that memory comes from. Each is asked when those before it have
+//! none.
 //!
 //! ```text
 //!   cached       a run of about that length that was freed lately
@@ -24,15 +25,16 @@ use crate::run_cache::LONGEST_CACHED_FRAMES;
 /// What frames are wanted for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted {
-    /// A run of `frames` at a multiple of `align` frames. One that was cached may be a little longer.
-    /// The caller is going to fill it, if it `fills`.
+    /// A run of `frames` at a multiple of `align` frames. A cached run may be a little longer. If
+    /// it `fills`, the caller is going to fill the run.
     Run { frames: usize, align: usize, fills: bool },
-    /// A slab of a class that has `siblings`; of objects that have pages of their own, if it is `of_pages`.
+    /// A slab of a class that has `siblings`. If it is `of_pages`, its objects have pages of their
+    /// own.
     Slab { of_pages: bool, siblings: usize },
 }
 
 impl Wanted {
-    /// How many frames in a row have a place for it wherever they begin.
+    /// How many frames in a row have a place for it, wherever they begin.
     pub(crate) fn room_frames(self) -> usize {
         match self {
             Self::Run { frames, align, .. } => frames + align,
@@ -40,7 +42,7 @@ impl Wanted {
         }
     }
 
-    /// What the run must begin at a multiple of, in frames.
+    /// The number of the first frame must be a multiple of this.
     pub(crate) fn align_frames(self) -> usize {
         match self {
             Self::Run { align, .. } => align,
@@ -48,7 +50,8 @@ impl Wanted {
         }
     }
 
-    /// `run`, taken for it, is probed later like a run of this length; not at all, if `None`.
+    /// How long a run counts when `run`, taken for this, is probed later. `None` if it is not
+    /// probed.
     fn probed_frames(self, run: &Run) -> Option<usize> {
         match self {
             Self::Run { fills: true, .. } => Some(run.frames),
@@ -64,14 +67,15 @@ pub(crate) struct Run {
     pub(crate) start: NonNull<u8>,
     /// At least as many as were asked for.
     pub(crate) frames: usize,
-    /// It reads as zero.
+    /// The run reads as zero.
     pub(crate) clean: bool,
-    /// How many frames that hold no memory were taken for it.
+    /// How many frames that hold no memory were taken for the run.
     pub(crate) bare_frames: usize,
-    /// How many of these are clean because they were decommitted, so that using them will fault once more.
+    /// How many of these are clean because they were decommitted, so that using them faults once
+    /// more.
     pub(crate) again_frames: usize,
-    /// It is clean memory that was never touched and comes as part of huge pages, each of them by its first touch. Told of
-    /// lowest clean frames alone: only slabs are asked.
+    /// The run was never touched and comes as part of huge pages, each by its first touch. Set for
+    /// the lowest clean frames alone, since this is only asked of slabs.
     pub(crate) huge: bool,
 }
 
@@ -82,40 +86,40 @@ impl Run {
     }
 }
 
-/// Why a region had no run.
+/// Why a region has no run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// No range of free frames is long enough: another region may have one.
     NoRange,
     /// There is a range, but the source has no memory for it: another region is no help.
     NoMemory,
-    /// It is to come from a block, which is opened without the lock.
+    /// The run is to come from a block, which is opened without the lock.
     Block,
 }
 
-/// What a caller does where a block is the place for what it wants.
+/// What a caller does if a block is the place for what it wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocks {
-    /// It takes what there is.
+    /// The caller takes what there is.
     AsTheyAre,
-    /// It opens one: it is told when it should.
+    /// The caller opens a block when it is told to.
     MayOpen,
 }
 
-/// What is to be found: what is wanted, and what is known of it before any memory is looked for.
+/// What is to be found: what is wanted, and what is known of it before memory is looked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
     pub(super) frames: usize,
     /// The first frame's number must be a multiple of this.
     pub(super) align: usize,
-    /// The same, where there is a choice: runs of which only the fronts are used begin where slabs do.
+    /// The same, but only preferred: runs of which only the fronts are used begin where slabs do.
     pub(super) grid: usize,
     outlook: Outlook,
     /// A block is the place for it, and the caller can open one.
     opens: bool,
 }
 
-/// What will become of a run, judging by others (`region/filling.rs`).
+/// What will become of a run, judging by other runs (`region/filling.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outlook {
     /// The caller is going to fill it, and nothing seen says otherwise.
@@ -126,14 +130,15 @@ enum Outlook {
 }
 
 impl Request {
-    /// Whether it is expected to be filled.
+    /// Whether the run is expected to be filled.
     pub(super) fn is_filled(&self) -> bool {
         self.outlook == Outlook::Filled
     }
 }
 
 impl Region {
-    /// Takes what is `wanted`, and notes what the next can learn from it: a probe may be [due](Self::due_probe).
+    /// Takes what is `wanted`, and notes what may be learned from it for the next: a probe may be
+    /// [due](Self::due_probe).
     pub(crate) fn take(
         &mut self,
         wanted: Wanted,
@@ -158,7 +163,7 @@ impl Region {
         Ok(run)
     }
 
-    /// What is to be found for what is `wanted`.
+    /// The request for what is `wanted`.
     fn request_for(&self, wanted: Wanted, blocks: Blocks) -> Request {
         let opens = blocks == Blocks::MayOpen;
         match wanted {
@@ -205,20 +210,21 @@ impl Region {
         }
     }
 
-    /// Takes a hollow slab where one will do: not for what is likely to stay untouched, since a part of it is resident.
+    /// Takes a hollow slab if one will do. It will not do for what is likely to stay untouched,
+    /// since a part of it is resident.
     fn take_hollow(&mut self, request: &Request) -> Option<Run> {
         let is_slab = request.frames == SLAB_FRAMES && request.align == SLAB_FRAMES;
         let suits = is_slab && request.outlook != Outlook::Plain && self.hollow_slabs.frames() > 0;
         if suits { self.take_hollow_slab() } else { None }
     }
 
-    /// Whether a multiple of `align` frames from the region's start is one in memory, too.
+    /// Whether a multiple of `align` frames from the region's start is also a multiple in memory.
     fn can_align(&self, align: usize) -> bool {
         let start = self.start.addr().get();
         align_down(start, align * FRAME_BYTES) == start
     }
 
-    /// Takes a run that was freed lately and kept as it was. All runs begin with a page.
+    /// Takes a run that was freed lately and kept as it was. All runs begin at a page.
     fn take_cached(&mut self, request: &Request, source: &impl PageSource) -> Option<Run> {
         let begins_with_page =
             request.align == 1 || request.align * FRAME_BYTES <= source.page_bytes();
@@ -229,10 +235,11 @@ impl Region {
         Some(Run::holding(self.at(FrameId(first)), frames))
     }
 
-    /// Takes dirty frames; those of the cached runs, too, where there is no place without them.
+    /// Takes dirty frames. If there is no place, takes those of the cached runs, too.
     fn take_dirty(&mut self, request: &Request) -> Option<Run> {
         if request.frames > LONGEST_CACHED_FRAMES {
-            // To a run that is never cached, the cached ones are but holes in the ranges that it needs.
+            // For a run that is too long to be cached, cached runs are but holes in the ranges that
+            // it needs.
             self.uncache();
         }
         let first = self.take_fitting_or_cached(request)?;
@@ -248,15 +255,16 @@ impl Region {
             .or_else(|| self.uncache().then(|| self.take_fitting(frames, grid))?)
     }
 
-    /// Takes other dirty frames in place of those from `found` on, which came with the last units. What is likely to stay
-    /// untouched would use these up, all of which are resident, and the next that fills its memory would bring more.
+    /// Takes other dirty frames in place of those from `found` on, which came with the last units.
+    /// These are resident. What is likely to stay untouched would use them up, and the next run
+    /// that fills its memory would bring more.
     #[cold]
     fn take_beside_fresh(&mut self, request: &Request, found: FrameId) -> Option<FrameId> {
         self.dirty.give(found, request.frames);
         let fresh = FrameId(self.fresh.start);
         let frames = self.fresh.len();
         if !self.dirty.take_at(fresh, frames) {
-            // A part of it has gone: what is left is like any other.
+            // A part of them has gone: what is left is like any other dirty memory.
             self.fresh = 0..0;
             return self.take_fitting_or_cached(request);
         }
@@ -274,16 +282,17 @@ impl Region {
         }
     }
 
-    /// Takes the longest dirty run with the clean frames behind it, if no more of these than dirty ones
-    /// are needed.
+    /// Takes the longest dirty run with the clean frames behind it, if at most half of the frames
+    /// needed are clean.
     fn take_lengthened(&mut self, request: &Request, source: &impl PageSource) -> Option<Run> {
         let frames = request.frames;
-        // What a block is the place for begins in front of that; one that began with a few frames of the next unit would
-        // have the block lie behind it.
+        // If a block is opened for the request, the run begins in the dirty frames in front of it.
+        // Lengthened now, it would take the first frames of the next unit, and the block would lie
+        // behind that unit.
         if request.grid != 1 || request.opens {
             return None;
         }
-        // One as long as the run, or longer, it has left to others.
+        // A dirty run that is as long as the request or longer was left to others.
         let fits = |&(_, length): &(FrameId, usize)| (frames / 2..frames).contains(&length);
         let (first, length) = self.dirty.longest().filter(fits)?;
         let (behind, bare_frames) = (FrameId(first.0 + length), frames - length);
@@ -296,7 +305,7 @@ impl Region {
         Some(Run { bare_frames, ..Run::holding(self.at(first), frames) })
     }
 
-    /// Takes clean frames, on the grid if there is a place, and memory for it.
+    /// Takes clean frames, on the grid if there is a place and memory for it.
     fn take_clean(&mut self, request: &Request, source: &impl PageSource) -> Result<Run, Refusal> {
         let &Request { frames, align, grid, .. } = request;
         let (first, again_frames) = match self.take_clean_at(frames, grid, source) {
@@ -311,7 +320,8 @@ impl Region {
         Ok(Run { start, frames, clean: true, bare_frames: frames, again_frames, huge })
     }
 
-    /// Takes the lowest clean frames at a multiple of `align`: the first of them, and how many may have been used.
+    /// Takes the lowest clean frames at a multiple of `align`. Returns the first of them, and how
+    /// many of them may have been used.
     #[inline(never)]
     fn take_clean_at(
         &mut self,
@@ -324,8 +334,8 @@ impl Region {
         if self.touch_clean(first, frames, source).is_ok() {
             return Ok((first, again_frames));
         }
-        // The frontier cannot move. Behind many runs that are too short a place beyond it is
-        // taken, although one below may do.
+        // The frontier cannot move. A place beyond it may have been taken, behind many runs that
+        // are too short, although a place below may do.
         let limit = self.frontier_frames();
         let first = self.clean.alloc_range(frames, align, limit).map_err(|_| Refusal::NoMemory)?;
         let again_frames = self.touched_of(first, frames);
@@ -333,7 +343,7 @@ impl Region {
         Ok((first, again_frames))
     }
 
-    /// Takes the clean frames `first` and those behind it, if they are clean.
+    /// Takes `frames` frames from `first` on, if all are clean.
     #[inline(never)]
     pub(super) fn take_behind(
         &mut self,
@@ -348,7 +358,7 @@ impl Region {
         self.touch_clean(first, frames, source).ok()
     }
 
-    /// Sees to it that clean frames just taken may be used; gives them back when out of memory.
+    /// Ensures that clean frames just taken may be used. Gives them back when out of memory.
     #[inline(never)]
     pub(super) fn touch_clean(
         &mut self,
@@ -383,7 +393,8 @@ impl Region {
         run.clean || self.fresh.contains(&self.frame_of(run.start))
     }
 
-    /// Cuts off of what came with the last units, and nobody has had, what `run` has of it: at the end, if that is nearer.
+    /// Removes the frames of `run` from what came with the last units and nobody has had: at the
+    /// end, if the end is nearer.
     #[inline(never)]
     pub(super) fn pass_fresh(&mut self, run: &Run) {
         let first = self.frame_of(run.start);

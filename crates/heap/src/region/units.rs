@@ -1,4 +1,4 @@
-//! Runs that will be filled, in whole units of clean frames: dirty memory moves there.
+//! Runs that will be filled, in whole units of clean frames to which dirty memory moves.
 //!
 //! ```text
 //!   dirty, elsewhere:   ░░│▓▓▓▓▓▓│░░      ░│▓▓▓▓▓▓│░░░
@@ -6,16 +6,18 @@
 //!   clean, taken:          │▓▓▓▓▓▓│▓▓▓▓▓▓│ fresh │     units of a huge page each
 //!   the run:               │▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒│░░░│     what is left of the last one is dirty
 //! ```
-//! A request that no dirty run is long enough for would take clean frames, which fault, while the dirty
-//! frames left over go back to the system: memory is zeroed anew although there is enough of it. To have
-//! the system move a unit's pages elsewhere costs some 5 µs; to fault it in, 360 as a huge page and 1,100
-//! page by page (Linux 6.18, a virtual machine at a slow time: a fault of 4 KiB, usually 1.4 µs, took 2.1;
-//! `cargo bench -p hectare-pages --features os --bench calls`).
+//! A request for which no dirty run is long enough would take clean frames, which fault, while the
+//! dirty frames left over go back to the system. Memory would be zeroed anew although there is
+//! enough of it. To have the system move a unit's pages elsewhere costs some 5 µs. To fault a unit
+//! in costs 360 as a huge page and 1,100 page by page (Linux 6.18, a virtual machine at a slow
+//! time: a fault of 4 KiB, usually 1.4 µs, took 2.1; `cargo bench -p hectare-pages --features os
+//! --bench calls`).
 //!
-//! Where huge pages are asked for, a unit comes as a whole by its first touch. So the part of the last unit
-//! that is not the run's counts as what it is, dirty memory, and the next run begins there if the unit behind
-//! is clean. Elsewhere huge pages are asked for in the units that the run fills by itself, its last one if it
-//! fills seven eighths of it; a run that fills no unit begins none there.
+//! Where huge pages are asked for, a unit comes as a whole by its first touch. So the part of the
+//! last unit that the run does not need counts as dirty memory, and the next run begins there if
+//! the unit behind is clean. Elsewhere huge pages are asked for only in the units that the run
+//! fills by itself, and in its last one if it fills seven eighths of it. A run that fills no unit
+//! begins none there.
 
 use hectare_base::align::align_up;
 use hectare_buddy::{FrameId, RangeAllocator};
@@ -27,10 +29,11 @@ use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, Run, lowest_range};
 /// Frames of a huge page.
 pub(crate) const UNIT_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
 
-/// A run of this many frames is worth a unit of its own wherever it lies: seven eighths.
+/// A run of at least this many frames is worth a unit of its own wherever it lies: seven eighths of
+/// one.
 pub(super) const NEARLY_UNIT_FRAMES: usize = UNIT_FRAMES - UNIT_FRAMES / 8;
 
-/// What the frames are that a run has no use for.
+/// What the frames are that a run does not need.
 pub(super) enum Rest {
     Dirty,
     Clean,
@@ -40,8 +43,8 @@ pub(super) enum Rest {
 mod tests;
 
 impl Region {
-    /// Takes a run that will be filled, and for which no dirty run is long enough, in clean units: behind dirty
-    /// frames if there are such, else in units alone.
+    /// Takes a run that will be filled, and for which no dirty run is long enough, in clean units:
+    /// behind dirty frames if possible, else in units alone.
     pub(super) fn take_units(
         &mut self,
         request: &Request,
@@ -61,8 +64,9 @@ impl Region {
         (fills_unit || self.is_huge_from(FrameId(self.touched_frames))) && self.has_units(source)
     }
 
-    /// Whether a run of `frames` frames, too short for a unit of its own, has a place below where huge pages are asked for:
-    /// what others have left of units that they do not fill, which would stay empty, while one more unit came for this run.
+    /// Whether a run of `frames` frames, too short for a unit of its own, has a place below where
+    /// huge pages are asked for: what others have left of units that they do not fill. That would
+    /// stay empty if one more unit came for this run.
     fn has_plain(&mut self, frames: usize) -> bool {
         if frames >= NEARLY_UNIT_FRAMES {
             return false;
@@ -75,8 +79,8 @@ impl Region {
         })
     }
 
-    /// Takes a run in clean units alone, to which dirty ones move. What is left of the last one is dirty if its memory
-    /// is there: if it has moved, or comes with the run.
+    /// Takes a run in clean units alone, to which dirty units move. What the run leaves of the last
+    /// unit is dirty if its memory is there: if it has moved, or comes with the run.
     #[inline(never)]
     fn take_whole_units(&mut self, frames: usize, source: &impl PageSource) -> Option<Run> {
         let whole = align_up(frames, UNIT_FRAMES);
@@ -98,8 +102,8 @@ impl Region {
         Some(Run { start, frames, clean: moved == 0, bare_frames, again_frames, huge: false })
     }
 
-    /// Takes the `whole` clean frames of the units that a run of `frames` lies in. `None` if there are none, or a
-    /// short run would begin one that is not huge.
+    /// Takes the `whole` clean frames of the units in which a run of `frames` lies. `None` if there
+    /// are none, or if a short run would begin one that is not huge.
     fn take_clean_units(&mut self, frames: usize, whole: usize) -> Option<FrameId> {
         let first = lowest_range(&mut self.clean, whole, UNIT_FRAMES).ok()?;
         if frames < NEARLY_UNIT_FRAMES && !self.is_huge_from(first) {
@@ -109,7 +113,7 @@ impl Region {
         Some(first)
     }
 
-    /// Gives back the `left` frames from `first` on that a run has no use for.
+    /// Gives back the `left` frames from `first` on, which a run does not need.
     pub(super) fn give_rest(&mut self, first: FrameId, left: usize, rest: Rest) {
         if left == 0 {
             return;
@@ -120,8 +124,9 @@ impl Region {
         }
     }
 
-    /// Takes dirty frames with clean units behind them, where huge pages are asked for: otherwise what is left of
-    /// a run's last huge page would stay empty, since the next run of its length does not fit there.
+    /// Takes dirty frames with clean units behind them, where huge pages are asked for. Otherwise
+    /// what is left of a run's last huge page would stay empty, since the next run of its length
+    /// does not fit there.
     #[inline(never)]
     fn take_beside(&mut self, frames: usize, source: &impl PageSource) -> Option<Run> {
         let (first, length, behind) = self.beside(frames)?;
@@ -143,7 +148,7 @@ impl Region {
         }
         let left = end + behind - last;
         self.give_rest(FrameId(last), left, Rest::Dirty);
-        // The run is fresh if its front is, and nothing has moved behind that.
+        // The run is fresh if its front is, and if nothing has moved behind that.
         if moved > 0 || !self.fresh.contains(&first.0) {
             self.fresh.start = last.max(end + moved);
         }
@@ -153,8 +158,8 @@ impl Region {
         Some(Run { bare_frames, again_frames, ..Run::holding(self.at(first), frames) })
     }
 
-    /// The dirty run to lengthen to `frames` frames by the fewest clean units: its first frame, its length and
-    /// how many clean frames are to be taken behind it.
+    /// The dirty run to lengthen to `frames` frames by the fewest clean units: its first frame, its
+    /// length and how many clean frames to take behind it.
     fn beside(&self, frames: usize) -> Option<(FrameId, usize, usize)> {
         let last = self.dirty.last_run(FrameId(self.touched_frames));
         let runs = self.dirty.noted().chain(last);
@@ -164,7 +169,8 @@ impl Region {
         found.min_by_key(|&(_, length, behind)| (behind, core::cmp::Reverse(length)))
     }
 
-    /// How many clean frames, to the end of a unit, make the dirty run of `length` frames at `first` one of `frames`.
+    /// How many clean frames behind the dirty run of `length` frames at `first`, up to the end of a
+    /// unit, make it one of `frames`.
     #[inline(never)]
     fn units_behind(&self, first: usize, length: usize, frames: usize) -> Option<usize> {
         let end = first + length;

@@ -1,10 +1,11 @@
-//! What can be read of a region without its lock: the way from an address to what it belongs to.
+//! What can be read of a region without its lock: how an address leads to what it belongs to.
 //!
-//! Orderings: everything here is `Relaxed`. A thread looks up addresses of objects, and has each of them, directly or by way
-//! of other threads, from the one that allocated it. Before that one had it the region was published, committed as far, and
-//! its page map written there; and whatever passes an address from thread to thread so that it may be used orders that
-//! before what the receiver reads. (An address that no such way leads to is a wild pointer, for which an old answer is
-//! as good as any.)
+//! Orderings: everything here is `Relaxed`. A thread looks up addresses of objects. It has each
+//! address, directly or by way of other threads, from the thread that allocated the object. Before
+//! that thread had the object, the region was published and committed as far, and its page map was
+//! written there. Whatever passes an address from thread to thread so that it may be used orders
+//! this before what the receiver reads. (An address that did not come in this way is a wild
+//! pointer, for which an old answer is as good as any.)
 
 use core::ptr::NonNull;
 use core::sync::atomic::{
@@ -24,7 +25,7 @@ pub(crate) struct RegionView {
     start: AtomicUsize,
     /// Up to the frontier.
     bytes: AtomicUsize,
-    /// Where the page map would begin if it began with address 0: the way from an address to its
+    /// Where the page map would begin if it began with address 0. The way from an address to its
     /// entry is on the critical path of a free, and this saves a step of it.
     page_map_of_zero: AtomicPtr<AtomicU8>,
     slabs: AtomicPtr<Slab>,
@@ -35,8 +36,9 @@ pub(crate) struct RegionView {
     was_wide: AtomicBool,
 }
 
-/// What is known of a run, at its first frame: how many frames it has, and whether a thread keeps it for itself. Eight bytes,
-/// so that two threads that keep runs of theirs never write to one cache line: the shortest has nine frames.
+/// What is known of a run, at its first frame: how many frames it has, and whether a thread keeps
+/// it. An entry has eight bytes, so that two threads that keep runs never write to one cache line:
+/// the shortest run has nine frames.
 #[derive(Debug)]
 #[repr(align(8))]
 pub(crate) struct RunEntry(AtomicU32);
@@ -49,12 +51,12 @@ const _: () = assert!(
 impl RunEntry {
     const KEPT: u32 = 1 << 31;
 
-    /// The length in frames, whether it is kept or not.
+    /// The length in frames, whether the run is kept or not.
     pub(super) fn frames(&self) -> usize {
         self.word() & !(Self::KEPT as usize)
     }
 
-    /// What was noted last; where frames are shut, what `region/shut.rs` keeps there.
+    /// The word noted last. Of shut frames it is what `region/shut.rs` keeps there.
     #[inline(always)]
     pub(super) fn word(&self) -> usize {
         self.0.load(Relaxed) as usize
@@ -66,7 +68,7 @@ impl RunEntry {
         self.0.store(frames as u32, Relaxed);
     }
 
-    /// Notes that it is kept.
+    /// Notes that a thread keeps the run, which has `frames` frames.
     #[inline(always)]
     pub(crate) fn note_kept(&self, frames: usize) {
         self.0.store(frames as u32 | Self::KEPT, Relaxed);
@@ -88,8 +90,8 @@ impl RegionView {
         }
     }
 
-    /// Shows where a region begins of which nothing is committed yet, and where its tables do: page map, run table, slabs,
-    /// and their far words.
+    /// Shows where a region of which nothing is committed yet begins, and where its tables begin:
+    /// page map, run table, slabs, and their far words.
     pub(super) fn publish(&self, start: NonNull<u8>, tables: [NonNull<u8>; 4]) {
         let [page_map, run_table, slabs, far_words] = tables.map(NonNull::as_ptr);
         let first_frame = start.addr().get() / FRAME_BYTES;
@@ -101,7 +103,8 @@ impl RegionView {
         self.start.store(start.expose_provenance().get(), Relaxed);
     }
 
-    /// Shows how far `region`, and with it the tables, is committed, and what its next runs are likely to be.
+    /// Shows how far `region` and its tables are committed, and what its next runs are likely to
+    /// be.
     #[cold]
     #[inline(never)]
     fn show(&self, region: &Region) {
@@ -110,7 +113,7 @@ impl RegionView {
         self.bare_pages.store(region.leaves_pages_bare(), Relaxed);
     }
 
-    /// How long cached runs may be for what is asked for.
+    /// How long a cached run may be for the length that is asked for.
     #[inline(always)]
     pub(crate) fn near(&self) -> Near {
         Near(self.near.load(Relaxed))
@@ -123,7 +126,7 @@ impl RegionView {
         }
     }
 
-    /// How long they may ever have been.
+    /// The widest that [`near`](Self::near) has ever been.
     pub(crate) fn widest_near(&self) -> Near {
         if self.was_wide.load(Relaxed) { Near::WIDE } else { Near::USUAL }
     }
@@ -140,16 +143,16 @@ impl RegionView {
         (offset < self.bytes.load(Relaxed)).then_some(offset)
     }
 
-    /// Where the page map tells of the frame that `address` lies in.
+    /// The page map's entry for the frame in which `address` lies.
     #[inline(always)]
     fn entry(&self, address: usize) -> *mut AtomicU8 {
         self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES)
     }
 
-    /// What the page map says of the frame that `address` lies in.
+    /// What the page map says of the frame in which `address` lies.
     ///
     /// # Safety
-    /// [`offset_of`](Self::offset_of) has an offset for the address.
+    /// [`offset_of`](Self::offset_of) returns an offset for the address.
     #[inline(always)]
     pub(crate) unsafe fn class_of(&self, address: usize) -> ClassId {
         // SAFETY: by invariant 2 the page map is committed as far as the region; its entries are
@@ -171,15 +174,16 @@ impl RegionView {
         }
     }
 
-    /// The run that begins at `address`, if one does that no thread keeps: its first frame and its length in frames.
+    /// The run that begins at `address`, unless a thread keeps it: its first frame and its length
+    /// in frames.
     #[inline(always)]
     pub(crate) fn run_at(&self, address: usize) -> Option<(usize, usize)> {
         let (first, frames, _) = self.run_or_kept_at(address)?;
         (frames < RunEntry::KEPT as usize).then_some((first, frames))
     }
 
-    /// The run that begins at `address`, if one does: its first frame, its length in frames, more than any run has if a thread
-    /// keeps it, and its entry in the run table.
+    /// The run that begins at `address`, if one does: its first frame, its length in frames, and
+    /// its entry in the run table. If a thread keeps the run, the length is more than any run has.
     #[inline(always)]
     pub(crate) fn run_or_kept_at(&self, address: usize) -> Option<(usize, usize, &RunEntry)> {
         let offset = self.offset_of(address)?;
@@ -226,8 +230,8 @@ impl RegionView {
         self.bytes.load(Relaxed)
     }
 
-    /// The slab that is to be opened at `start`, a slab's place in the region, and that holds nothing yet, if it
-    /// is `bare`.
+    /// The slab that is to be opened at `start`, which is a slab's place in the region. If it is
+    /// `bare`, it holds no memory yet.
     pub(crate) fn fresh_slab(&self, start: NonNull<u8>, bare: bool) -> Option<FreshSlab> {
         let table = self.slab_table();
         let offset = table.offset_of(start.addr().get())?;
@@ -237,7 +241,7 @@ impl RegionView {
         Some(FreshSlab { name, far_words, start, bare })
     }
 
-    /// Where the descriptors are: for whoever looks up many.
+    /// Where the descriptors are, for callers that look up many.
     #[inline(always)]
     pub(crate) fn slab_table(&self) -> SlabTable {
         SlabTable {
@@ -250,8 +254,9 @@ impl RegionView {
 }
 
 impl Region {
-    /// Shows threads what has changed of it. To be called before anybody learns of memory that was taken, and where there may
-    /// be a verdict. Writes nothing if nothing has changed, for each `free` of each thread reads what it would write to.
+    /// Shows threads what has changed of the region. Must be called before anybody learns of memory
+    /// that was taken, and where there may be a new verdict. Writes nothing if nothing has changed,
+    /// since each `free` of each thread reads what this would write to.
     #[inline]
     pub(crate) fn show(&mut self, view: &RegionView) {
         if core::mem::take(&mut self.has_news) {
@@ -259,7 +264,7 @@ impl Region {
         }
     }
 
-    /// Whether `view` shows what it is, but for news. For tests.
+    /// Whether `view` shows the region's state, except for news. For tests.
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn is_shown_by(&self, view: &RegionView) -> bool {
         let shown = (view.committed_bytes(), view.near(), view.leaves_pages_bare());
@@ -267,7 +272,7 @@ impl Region {
     }
 }
 
-/// A region's slabs, as of when they were asked for.
+/// A region's slabs, as of the moment when they were asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlabTable {
     start: usize,
@@ -277,7 +282,7 @@ pub(crate) struct SlabTable {
 }
 
 impl SlabTable {
-    /// The slab that `address` lies in, or would if there were one.
+    /// The slab in which `address` lies, or would lie if there were one.
     #[inline(always)]
     pub(crate) fn slab_of(self, address: usize) -> Option<SlabRef> {
         let offset = self.offset_of(address)?;
