@@ -1,41 +1,47 @@
 //! Whether the program fills the large objects that it asks for.
 //!
-//! A buffer is often longer than what is ever put into it, and of clean memory only what was touched is resident. Two things
-//! lose that: huge pages; and runs that begin wherever there is room, for then the fronts of some lie where the ends of
-//! others were, until all is resident. So some runs that held nothing when they were taken are probed later, to learn what
-//! the next are likely to be.
+//! A buffer is often longer than what is ever put into it, and of clean memory only what was
+//! touched is resident. Two things lose that advantage. One is huge pages. The other is runs that
+//! begin wherever there is room: then the fronts of some lie where the ends of others were, until
+//! all is resident. So some runs that held nothing when they were taken are probed later, to learn
+//! what the next ones are likely to be.
 //!
 //! # Which runs are probed
 //!
-//! The last sixteen are waited for (how, see `region/probe.rs`):
-//! - One that comes back is read.
-//! - One that is still in use when sixteen more have been taken is probed as it is, through the system and without a lock,
-//!   since its owner may write to it, have protected it, or serve its page faults. If its front reads as zero it is passed
-//!   over, for it may yet be filled. Slabs of objects that have pages of their own are probed so, too.
+//! The last sixteen are waited for (`region/probe.rs` says how they are probed):
+//! - A run that comes back is read.
+//! - A run that is still in use when sixteen more have been taken is probed as it is, through the
+//!   system and without a lock: its owner may write to it, have protected it, or serve its page
+//!   faults. If its front reads as zero it is passed over, since it may yet be filled. Slabs of
+//!   objects that have pages of their own are probed in this way, too.
 //!
-//! # What follows where most pages read as zero
+//! # What follows if most pages read as zero
 //!
-//! | of | which | the verdict comes | what follows |
+//! | what | which | the verdict comes | what follows |
 //! |---|---|---|---|
 //! | runs of 64 KiB to 2 MiB | come back | after some runs | the region is *sparse*, below |
 //! | runs and slabs of any kind | are in use | after some of this kind | the next of the kind stay *plain*: they ask for no huge pages |
 //! | runs of 2 MiB and more | come back | with the first | that run goes back to the system as a whole, below |
 //!
-//! In a sparse region runs of 64 KiB to 2 MiB stay plain, and
-//! - begin at multiples of a slab, so that their fronts lie where fronts were;
-//! - a cached run serves requests down to half its length: what is not touched costs nothing, and what was is still in the
-//!   processor's cache;
-//! - more may stay dirty, and threads may keep more (`backend/keeping.rs`, `lending.rs`), since it holds little.
+//! In a sparse region runs of 64 KiB to 2 MiB stay plain. Besides:
+//! - they begin at multiples of a slab, so that their fronts lie where fronts were;
+//! - a cached run serves requests down to half its length: what is not touched costs nothing, and
+//!   what was touched is still in the processor's cache;
+//! - more may stay dirty, and threads may keep more (`backend/keeping.rs`, `lending.rs`), since it
+//!   holds little.
 //!
-//! Most programs have few runs of 2 MiB or more, so the first that comes back is a verdict; but one whose front reads as zero
-//! says nothing, since its pages may have moved to where it has grown. The run goes back because as dirty memory, what is not
-//! resident of it would be used before what is. If only big runs had asked for huge pages, nobody does any longer. That is
-//! all: the next long runs still have huge pages in their own units, for what reads as zero may have been filled with zeros,
-//! and the next may be filled with something else. Another that comes back so is dirty memory, unless others have come back
-//! filled since: a program that has such a run again and again keeps its memory.
+//! Most programs have few runs of 2 MiB or more, so the first that comes back is a verdict. (One
+//! whose front reads as zero says nothing, since its pages may have moved to where it has grown.)
+//! The run goes back because, if it became dirty memory, the part that is not resident would be
+//! used before the part that is. If only big runs had asked for huge pages, nobody does any longer.
+//! That is all: the next long runs still have huge pages in their own units. What reads as zero may
+//! have been filled with zeros, and the next may be filled with something else. Another run that
+//! comes back empty becomes dirty memory, unless others have come back filled since. So a program
+//! that has such a run again and again keeps its memory.
 //!
-//! Once most of the long runs in use were seen to stay empty, those that came in huge pages before that hold all of their memory
-//! for nothing, and whoever took it next would, too: so they go back when they are freed, if they read as zero for the most part.
+//! Once most of the long runs in use were seen to stay empty, those that came in huge pages before
+//! hold all of their memory for nothing, and so would the next owner's. So they go back when they
+//! are freed, if they read as zero for the most part.
 
 use core::ptr::NonNull;
 
@@ -47,20 +53,20 @@ use super::probe::{PAGES, Probe, Step, by_reading};
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 
-/// How many runs are waited for at most; beyond that the oldest is probed in use.
+/// The most runs that are waited for. Beyond that the oldest is probed in use.
 const AWAITED: usize = 16;
 
 /// A slab is probed like a run of this length: a short one.
 pub(super) const SLAB_PROBE_FRAMES: usize = SLAB_FRAMES - 1;
 
-/// After this many pages there is a verdict; at twice as many, half are forgotten.
+/// There is a verdict after this many pages. At twice as many, half are forgotten.
 const MIN_PAGES_SEEN: u32 = 64;
 
-/// Each time that a run in use agrees with the verdict, half as many are probed from then on, down to one in 2⁵; once
-/// one does not, all of them are again.
+/// Each time that a run in use agrees with the verdict, half as many are probed from then on, down
+/// to one in 2⁵. Once one does not agree, all are probed again.
 const MAX_EASE: u32 = 5;
 
-/// The kinds of runs that are told apart, each with verdicts of its own.
+/// The kinds of runs that are told apart. Each has verdicts of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Runs shorter than a slab, and slabs of objects that have pages of their own.
@@ -71,7 +77,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What a run of `frames` frames is.
+    /// The kind of a run of `frames` frames.
     fn of_run(frames: usize) -> Self {
         match frames {
             ..SLAB_FRAMES => Self::Short,
@@ -84,10 +90,10 @@ impl Kind {
 /// What was seen of runs and slabs.
 #[derive(Debug)]
 pub(super) struct Filling {
-    /// Those waited for: they held nothing when they were taken.
+    /// Those waited for. They held nothing when they were taken.
     awaited: [Option<Probe>; AWAITED],
     next: usize,
-    /// The one whose turn it is to be probed in use.
+    /// The run or slab whose turn it is to be probed in use.
     due: Option<Probe>,
     returned: Seen,
     long_returned: Seen,
@@ -100,7 +106,7 @@ pub(super) struct Filling {
 struct Seen {
     pages: u32,
     filled: u32,
-    /// Of runs in use one in 2 to the power of this is probed; 0 until there is a verdict.
+    /// One in 2 to the power of this of the runs in use is probed. 0 until there is a verdict.
     ease: u32,
 }
 
@@ -134,7 +140,7 @@ impl Seen {
         self.is_enough() && self.is_mostly_empty()
     }
 
-    /// Whether it is the turn of a run in use, the `nth`, to be probed.
+    /// Whether it is the turn of the `nth` run in use to be probed.
     fn is_turn_of(&self, nth: u32) -> bool {
         nth.is_multiple_of(1 << self.ease)
     }
@@ -160,8 +166,8 @@ impl Filling {
         }
     }
 
-    /// Notes that `frames` frames that hold nothing were taken at `start`. The run that they replace among those waited for
-    /// may be due to be probed.
+    /// Notes that `frames` frames that hold nothing were taken at `start`. The run that they
+    /// replace among those waited for may become due to be probed.
     pub(super) fn note_taken(&mut self, start: NonNull<u8>, frames: usize) {
         let oldest = self.awaited[self.next % AWAITED].replace(Probe::of(start, frames));
         self.next = self.next.wrapping_add(1);
@@ -187,8 +193,8 @@ impl Filling {
         place.is_some_and(|place| self.awaited[place].take().is_some())
     }
 
-    /// Probes a run that comes back, if it is waited for and no short one, and notes what it saw: of a long one whose front
-    /// reads as zero, nothing. Returns whether it noted anything.
+    /// Probes a run that comes back, if it is waited for and not short, and notes what it saw. Of a
+    /// long run whose front reads as zero it notes nothing. Returns whether it noted anything.
     ///
     /// # Safety
     /// The frames of the run at `start` are committed memory that nobody uses.
@@ -196,7 +202,7 @@ impl Filling {
         if !self.forget(start) {
             return false;
         }
-        // SAFETY: the caller's promise: it is asked of words of the run.
+        // SAFETY: the caller's promise. Only words of the run are read.
         let is_set = unsafe { by_reading() };
         let seen = match Kind::of_run(frames) {
             Kind::Middle => &mut self.returned,
@@ -207,12 +213,12 @@ impl Filling {
         true
     }
 
-    /// Whether most of what is in use of a kind was never touched.
+    /// Whether most of what is in use of this kind was never touched.
     fn are_empty(&self, kind: Kind) -> bool {
         self.in_use[kind as usize].is_mostly_empty_for_sure()
     }
 
-    /// Whether most of what was in long runs that came back was never touched.
+    /// Whether most of the long runs that came back was never touched.
     pub(super) fn are_long_untouched(&self) -> bool {
         self.long_returned.is_mostly_empty()
     }
@@ -225,7 +231,7 @@ impl Region {
         self.filling.due.take()
     }
 
-    /// Notes what was seen of it.
+    /// Notes what was seen of a run in use.
     pub(crate) fn note_probe(&mut self, run: Probe, filled_pages: usize) {
         self.filling.note_in_use(run, filled_pages);
         self.has_news = true;
@@ -236,31 +242,33 @@ impl Region {
         self.is_for_plain(SLAB_PROBE_FRAMES)
     }
 
-    /// Whether most of what was in runs that came back was never touched.
+    /// Whether most of the runs that came back was never touched.
     #[inline(never)]
     pub(crate) fn is_sparse(&self) -> bool {
         self.filling.returned.is_mostly_empty_for_sure()
     }
 
-    /// Whether a run of `frames` frames is likely to come back untouched for the most part.
+    /// Whether a run of `frames` frames is likely to come back mostly untouched.
     pub(super) fn is_for_sparse(&self, frames: usize) -> bool {
         (SLAB_FRAMES..UNIT_FRAMES).contains(&frames) && self.is_sparse()
     }
 
-    /// Whether a run of `frames` frames that is asked for is likely to be filled, judging by others in use.
+    /// Whether a run of `frames` frames that is asked for is likely to be filled, judging by others
+    /// in use.
     pub(super) fn is_for_filled(&self, frames: usize) -> bool {
         self.filling.in_use[Kind::of_run(frames) as usize].is_filled_for_sure()
     }
 
-    /// Whether a run of `frames` frames that is asked for is likely to stay untouched for the most part.
+    /// Whether a run of `frames` frames that is asked for is likely to stay mostly untouched.
     #[inline(never)]
     pub(super) fn is_for_plain(&self, frames: usize) -> bool {
         let kind = Kind::of_run(frames);
         self.filling.are_empty(kind) || kind == Kind::Middle && self.is_sparse()
     }
 
-    /// Whether the run that comes back is a long one that came in huge pages, though most of those in use are seen to stay
-    /// empty, and did so itself: all of it is resident. (One that came page by page holds little.)
+    /// Whether the run that comes back is a long one that came in huge pages and stayed mostly
+    /// empty, as most long runs in use were seen to: all of it is resident. (A run that came page
+    /// by page holds little.)
     ///
     /// # Safety
     /// The frames of the run at `start` are committed memory that nobody uses.
@@ -282,8 +290,8 @@ impl Region {
             && 2 * Probe::of(start, frames).filled_pages(Step::EighthPage, &is_set) < PAGES
     }
 
-    /// Gives back a long run of which most was never touched, and asks for no huge pages where only big
-    /// runs have asked for them, until there are many again.
+    /// Gives back a long run that was mostly never touched. If only big runs had asked for huge
+    /// pages, nobody does any more, until there are many such runs again.
     pub(super) fn decommit_untouched(
         &mut self,
         first: FrameId,

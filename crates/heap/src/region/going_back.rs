@@ -15,10 +15,12 @@ use crate::leaving::{Gone, Leaving};
 use crate::slab::{FarWords, Slab};
 
 impl Region {
-    /// Takes dirty frames that are to go back: all hollow slabs, then others until at most `keep` are left, or `leaving` is full,
-    /// or `most` are taken, the highest first, since the lowest are used next. Whole huge pages go before all others, since one
-    /// that has lost a part comes back page by page; for the same reason half as many more may stay as pieces of such.
-    /// Returns how many frames it took. They, and their companions, are neither dirty nor clean until [`settle`](Self::settle).
+    /// Takes dirty frames that are to go back: all hollow slabs, then other frames until at most
+    /// `keep` are left, `leaving` is full, or `most` are taken. The highest go first, since the
+    /// lowest are used next. Whole huge pages go before all others, since a huge page that has lost
+    /// a part comes back page by page. For the same reason half as many more may stay as pieces of
+    /// huge pages. Returns how many frames it took. They and their companions are neither dirty nor
+    /// clean until [`settle`](Self::settle).
     #[inline(never)]
     pub(crate) fn leave(
         &mut self,
@@ -40,7 +42,8 @@ impl Region {
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
         let is_huge =
             !self.huge.is_hollow() && self.huge.start() < self.frontier_bytes && page_frames == 1;
-        // Among many short runs the search for a unit would take longer than what goes back.
+        // Among many short runs the search for a unit would take longer than giving back what it
+        // finds.
         if is_huge && self.dirty.longest().is_some_and(|(_, frames)| frames >= UNIT_FRAMES) {
             self.units_leave(UNIT_FRAMES, keep.max(least), leaving, source);
         }
@@ -52,9 +55,9 @@ impl Region {
         before - self.dirty_frames()
     }
 
-    /// Takes what is left of the last unit that came as a whole, if no more than `keep` frames: the next runs
-    /// begin there. If it went back before the first of them had touched its own part, it would come with
-    /// that all the same.
+    /// Takes what is left of the last unit that came as a whole, if it is at most `keep` frames:
+    /// the next runs begin there. If it went back before the first of them touched its own part, it
+    /// would come back with that part all the same.
     fn take_fresh(&mut self, keep: usize) -> Option<(FrameId, usize)> {
         if self.fresh.is_empty() {
             return None;
@@ -62,8 +65,8 @@ impl Region {
         let (start, length) = self.dirty.run_around(FrameId(self.fresh.end - 1))?;
         let end = align_up(self.fresh.end, UNIT_FRAMES);
         if start.0 <= align_down(self.fresh.start, UNIT_FRAMES) && start.0 + length >= end {
-            // The whole unit is dirty, and can go: if it stayed, the units in front of it would go instead, and the next
-            // long run would find room behind it only.
+            // The whole unit is dirty, and can go. If it stayed, the units in front of it would go
+            // instead, and the next long run would find room only behind it.
             return None;
         }
         let first = FrameId(start.0.max(self.fresh.start));
@@ -71,7 +74,7 @@ impl Region {
         (frames <= keep && self.dirty.take_at(first, frames)).then_some((first, frames))
     }
 
-    /// As [`leave`](Self::leave), but only whole units of `unit` frames.
+    /// As [`leave`](Self::leave), for whole units of `unit` frames only.
     fn units_leave(
         &mut self,
         unit: usize,
@@ -100,7 +103,8 @@ impl Region {
         }
     }
 
-    /// Has frames that are neither dirty nor clean go with others, together with their companions, which are clean no longer.
+    /// Adds frames that are neither dirty nor clean to those `leaving`, together with their
+    /// companions, which are then no longer clean.
     #[inline(never)]
     pub(super) fn add_leaving(
         &mut self,
@@ -118,7 +122,8 @@ impl Region {
         leaving.add(self.at(start), all * FRAME_BYTES);
     }
 
-    /// Makes clean what of `gone` went back to the system, and the rest dirty. Returns how many frames became dirty.
+    /// Makes clean what of `gone` went back to the system, and makes the rest dirty. Returns how
+    /// many frames became dirty.
     #[inline(never)]
     pub(crate) fn settle(&mut self, gone: &Gone<'_>, source: &impl PageSource) -> usize {
         let before = self.dirty_frames();
@@ -127,15 +132,15 @@ impl Region {
             if gone.all {
                 self.have_gone(first, frames, source);
             } else {
-                // Once more one by one, to learn which were refused: those that went go again.
+                // Once more, one by one, to learn which were refused: those that went go again.
                 self.decommit_run(first, frames, source);
             }
         }
         self.dirty_frames() - before
     }
 
-    /// Gives frames that nobody uses back to the system, which makes them clean, or dirty if it refuses.
-    /// Returns whether they went.
+    /// Gives frames that nobody uses back to the system. They become clean, or dirty if the system
+    /// refuses. Returns whether they went.
     #[inline(never)]
     pub(super) fn decommit_run(
         &mut self,
@@ -154,8 +159,9 @@ impl Region {
         went
     }
 
-    /// `frames` frames from `first` on, and their *companions*: the clean ones beside them in the same huge pages, which have come
-    /// with them unless they came page by page. Nobody knows of their memory, so it goes when that beside it does.
+    /// `frames` frames from `first` on, together with their *companions*: the clean frames beside
+    /// them in the same huge pages. Companions have come with them unless they came page by page.
+    /// Nobody knows of their memory, so it goes when the memory beside it does.
     fn with_companions(
         &self,
         first: FrameId,
@@ -192,8 +198,8 @@ impl Region {
         self.forget(first.0, frames, source);
     }
 
-    /// Takes back an empty slab, `bare_frames` of whose frames hold no memory. (In a region too small for blocks a hollow one
-    /// is as any other.)
+    /// Takes back an empty slab, `bare_frames` of whose frames hold no memory. (In a region too
+    /// small for blocks, hollow slabs are not told apart.)
     pub(crate) fn give_slab(&mut self, start: NonNull<u8>, bare_frames: usize) {
         self.filling.forget(start);
         let is_hollow = 2 * bare_frames >= SLAB_FRAMES && self.has_blocks();
@@ -203,8 +209,8 @@ impl Region {
     }
 
     /// Gives back what has come into clean frames from `from` on as parts of huge pages, by a fault
-    /// in another part or because the kernel made one by itself: behind what was touched, too, up to the end of its
-    /// huge page.
+    /// in another part or because the kernel made a huge page by itself. This includes frames
+    /// behind what was touched, up to the end of the huge page.
     pub(super) fn decommit_clean(&self, mut from: FrameId, source: &impl PageSource) {
         let end = align_up(self.touched_frames, UNIT_FRAMES).min(self.frontier_frames());
         while let Some((first, length)) = self.clean.next_free_run(from)

@@ -1,9 +1,11 @@
-//! Hollow slabs: empty ones of which half had gone, or more. What is left of them goes back to the system.
+//! Hollow slabs: empty slabs of which half or more had gone. What is left of them goes back to the
+//! system.
 //!
-//! As dirty memory the next slab there would come page by page; as clean memory it is part of a block one day. But each call
-//! that gives memory back interrupts the program's other processors, and a slab may be wanted
-//! again soon. So hollow slabs wait until there are as many as the region's length allows, and go by one call; a slab
-//! that would come page by page anyhow is one of them meanwhile.
+//! If such a slab became dirty memory, the next slab there would come page by page. As clean memory
+//! it will one day be part of a block. But each call that gives memory back interrupts the
+//! program's other processors, and a slab may be wanted again soon. So hollow slabs wait until
+//! there are as many as the region's length allows, and then go by one call. Meanwhile a request
+//! for a slab that would come page by page anyway gets one of them.
 
 use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
@@ -16,10 +18,11 @@ use crate::leaving::Leaving;
 const MOST: usize = 32;
 const _: () = assert!(MOST <= Leaving::MOST, "all go by one call");
 
-/// One waits for each this many frames that were touched, 8 MiB: what is left in them is then a 256th of these at most.
+/// One waits for each this many frames that were touched, 8 MiB. So what is left in them is a 256th
+/// of these at most.
 const TOUCHED_FRAMES_EACH: usize = 2048;
 
-/// The first frames of those that wait.
+/// The first frames of the slabs that wait.
 #[derive(Debug)]
 pub(super) struct HollowSlabs {
     firsts: [u32; MOST],
@@ -33,7 +36,7 @@ impl HollowSlabs {
         self.len * SLAB_FRAMES
     }
 
-    /// Adds one. Returns whether there was room.
+    /// Adds a slab. Returns whether there was room.
     fn push(&mut self, first: FrameId) -> bool {
         let Some(place) = self.firsts.get_mut(self.len) else { return false };
         *place = first.0 as u32;
@@ -41,7 +44,7 @@ impl HollowSlabs {
         true
     }
 
-    /// Takes the one that came last.
+    /// Takes the slab that was added last.
     fn pop(&mut self) -> Option<FrameId> {
         self.len = self.len.checked_sub(1)?;
         Some(FrameId(self.firsts[self.len] as usize))
@@ -60,7 +63,7 @@ impl Region {
         self.hollow_slabs.len >= (self.touched_frames / TOUCHED_FRAMES_EACH).clamp(1, MOST)
     }
 
-    /// Takes one of them for a slab, which has it page by page.
+    /// Takes a hollow slab, for a slab that comes page by page.
     #[inline(never)]
     pub(super) fn take_hollow_slab(&mut self) -> Option<Run> {
         let first = self.hollow_slabs.pop()?;
@@ -68,14 +71,14 @@ impl Region {
         Some(Run { bare_frames, again_frames, ..Run::holding(self.at(first), SLAB_FRAMES) })
     }
 
-    /// Has all of them go with what is `leaving`: nothing yet.
+    /// Has all hollow slabs go with what is `leaving`. Nothing goes yet.
     pub(super) fn hollow_slabs_leave(&mut self, leaving: &mut Leaving, source: &impl PageSource) {
         while let Some(first) = self.hollow_slabs.pop() {
             self.add_leaving(leaving, first, SLAB_FRAMES, source);
         }
     }
 
-    /// Gives all of them back at once, the lock held.
+    /// Gives all hollow slabs back at once, with the lock held.
     #[inline(never)]
     pub(super) fn decommit_hollow_slabs(&mut self, source: &impl PageSource) {
         let mut leaving = Leaving::NONE;

@@ -1,15 +1,16 @@
 //! Frames of hardened objects that the system refuses to open again.
 //!
-//! Opening a sealed page counts as more memory against a limit (`RLIMIT_DATA`, or no overcommit). So where it
-//! is refused, what the page belongs to is sealed as a whole: then it counts as nothing and holds nothing, and
-//! what comes back next can be opened in its stead. It is opened before the hardened front takes more.
+//! Opening a sealed page counts as more memory against a limit (`RLIMIT_DATA`, or no overcommit).
+//! If the system refuses, all that the page belongs to is sealed. It then counts as nothing and
+//! holds nothing, and what comes back next can be opened in its stead. Shut frames are opened
+//! before the hardened front takes more memory.
 //!
 //! ```text
 //!   run table:   │ length │ next │ … │     first ─▶ of the frames shut last
 //! ```
-//! Their lengths and links lie in the run table, where no one else looks while the page map says that no run begins
-//! there. A single frame has but one entry, since that of the next may be another run's: its link, with
-//! [`SINGLE`] set.
+//! Lengths and links of shut frames lie in the run table. Nobody else looks there while the page
+//! map says that no run begins there. A single frame has but one entry, since the next may be
+//! another run's: this entry is its link, with [`SINGLE`] set.
 
 use core::ptr::NonNull;
 
@@ -21,10 +22,10 @@ use super::{FRAME_BYTES, Region};
 /// More than any length or link.
 const SINGLE: usize = 1 << 31;
 
-/// What is shut. Zeroed, nothing.
+/// What is shut: nothing, if zeroed.
 #[derive(Debug)]
 pub(super) struct Shut {
-    /// The first frame of those shut last, plus one.
+    /// The first of the frames that were shut last, plus one.
     first: usize,
     frames: usize,
 }
@@ -34,12 +35,12 @@ impl Shut {
 }
 
 impl Region {
-    /// Takes back frames that are the caller's, and of which some cannot be opened.
+    /// Takes back frames that are the caller's, some of which cannot be opened.
     #[cold]
     #[inline(never)]
     pub(crate) fn shut(&mut self, start: NonNull<u8>, frames: usize, source: &impl PageSource) {
         self.filling.forget(start);
-        // What cannot be sealed either merely counts as before.
+        // Frames that cannot be sealed either count as before.
         // SAFETY: below the frontier, and in use by nobody.
         let _ = unsafe { source.seal(start, frames * FRAME_BYTES) };
         if frames > 1 {
@@ -52,7 +53,8 @@ impl Region {
         self.shut.frames += frames;
     }
 
-    /// Opens the frames that were shut last, which frees them. Returns whether there were any, and they could be opened.
+    /// Opens the frames that were shut last, which frees them. Returns whether there were any and
+    /// they could be opened.
     #[cold]
     #[inline(never)]
     pub(crate) fn reopen(&mut self, source: &impl PageSource) -> bool {
@@ -79,7 +81,7 @@ impl Region {
         }
     }
 
-    /// Whether there are such frames.
+    /// Whether any frames are shut.
     pub(crate) fn has_shut(&self) -> bool {
         self.shut.first > 0
     }
