@@ -1,12 +1,12 @@
-//! The free frames of a region that still hold memory, with the longest runs of them at hand.
+//! The free frames of a region that still hold memory. The longest runs of them are at hand.
 //!
-//! A request for a run takes the one that fits best. Walking over all free runs for that costs some
-//! 150 instructions a step; so the longest [`NOTED`] of them are noted (`dirty/notes.rs`).
+//! A request for a run takes the run that fits best. Walking over all free runs for that costs some
+//! 150 instructions a step. So the longest [`NOTED`] runs are noted (`dirty/notes.rs`).
 //!
 //! Invariants
 //! 1. Each noted run is one of free frames, as long as it can be, of more than [`SHORT_FRAMES`].
-//! 2. No run that is not noted is longer than [`SHORT_FRAMES`], or `longest_unnoted`: those that had no room when they
-//!    came, or made room, and have not changed since.
+//! 2. No run that is not noted is longer than [`SHORT_FRAMES`] or `longest_unnoted`. The latter are
+//!    runs that had no room when they came, or made room, and have not changed since.
 
 mod notes;
 
@@ -18,11 +18,13 @@ use crate::region::{FRAME_BYTES, SLAB_FRAMES, UNIT_FRAMES, lowest_range};
 
 use notes::{NOTED, Notes, Span};
 
-/// Runs of up to this many frames are not noted: only what is widely aligned, or the hardened front's, is that short.
+/// Runs of up to this many frames are not noted. Only requests with a wide alignment, or the
+/// hardened front's, are that short.
 const SHORT_FRAMES: usize = MAX_SMALL_BYTES / FRAME_BYTES;
 
-/// All runs are walked over when one in this many of them, and at least [`GONE`], have gone from the notes since the
-/// last time, or were looked for in vain: so each run that is taken pays for at most this many steps.
+/// All runs are walked over when one in this many of them, and at least [`GONE`], have gone from
+/// the notes since the last walk, or were looked for in vain. So each run that is taken pays for at
+/// most this many steps.
 const STEPS_EACH: usize = 32;
 const GONE: usize = NOTED / 4;
 
@@ -44,12 +46,12 @@ impl DirtyFrames {
         Self { frames, notes: Notes::new(), longest_unnoted: 0, walked: 0, gone: 0 }
     }
 
-    /// How many there are.
+    /// How many free frames there are.
     pub(crate) fn count(&self) -> usize {
         self.frames.free_frames()
     }
 
-    /// Adds frames that are not there.
+    /// Adds frames that are not there yet.
     #[inline(never)]
     pub(crate) fn give(&mut self, first: FrameId, frames: usize) {
         let given = self.frames.free_range(first, frames);
@@ -60,7 +62,8 @@ impl DirtyFrames {
         self.note(run);
     }
 
-    /// Takes `frames` frames from `first` on; `false`, and nothing has changed, if one is missing.
+    /// Takes `frames` frames from `first` on. `false`, with nothing changed, if one of them is
+    /// missing.
     #[inline(never)]
     pub(crate) fn take_at(&mut self, first: FrameId, frames: usize) -> bool {
         let taken = self.frames.reserve(first, frames).is_ok();
@@ -70,16 +73,17 @@ impl DirtyFrames {
         taken
     }
 
-    /// Takes `frames` frames at a multiple of `align`, the lowest that fit.
+    /// Takes the lowest `frames` frames at a multiple of `align`.
     pub(crate) fn take_lowest(&mut self, frames: usize, align: usize) -> Option<FrameId> {
         let first = lowest_range(&mut self.frames, frames, align).ok()?;
         self.note_taken(first.0, frames);
         Some(first)
     }
 
-    /// Takes the frames of a slab: the lowest place, but where that would leave frames in front, up to fifteen that no slab fits
-    /// into, the last of the same run and unit. So in a unit where a program grows by runs and slabs in turn, the former
-    /// follow each other from the front on and the latter from the end.
+    /// Takes the frames of a slab: the lowest place. If that would leave frames in front of it, up
+    /// to fifteen that no slab fits into, takes the last place in the same run and unit instead. So
+    /// in a unit where a program grows by runs and slabs in turn, the runs follow each other from
+    /// the front on, and the slabs from the end.
     pub(crate) fn take_for_slab(&mut self) -> Option<FrameId> {
         let lowest = self.take_lowest(SLAB_FRAMES, SLAB_FRAMES)?;
         let has_before = lowest.0 > 0 && self.frames.is_free(FrameId(lowest.0 - 1));
@@ -103,7 +107,7 @@ impl DirtyFrames {
         }
         let mut best = self.best(frames, align);
         if best.is_none() && frames <= self.longest_unnoted {
-            // A request in vain counts, too: where all notes have gone no more can.
+            // A request in vain counts, too: if all notes have gone, no more can go.
             self.gone += 1;
             if self.gone >= GONE.max(self.walked / STEPS_EACH) {
                 self.note_all();
@@ -116,20 +120,22 @@ impl DirtyFrames {
         best.filter(|&first| self.take_at(first, frames))
     }
 
-    /// As [`take_lowest`](Self::take_lowest), where no noted run fits: all are walked over, under the backend's lock.
-    /// That none fits is remembered, so that the next request does not do so in vain, too.
+    /// As [`take_lowest`](Self::take_lowest), if no noted run fits: walks over all runs, under the
+    /// backend's lock. If none fits, remembers that, so that the next request does not walk in
+    /// vain, too.
     #[cold]
     #[inline(never)]
     fn take_unnoted(&mut self, frames: usize, align: usize) -> Option<FrameId> {
         let first = self.take_lowest(frames, align);
         if first.is_none() {
-            // A run of one frame more has such a place, wherever it begins.
+            // A run one frame longer has such a place wherever it begins.
             self.longest_unnoted = self.longest_unnoted.min(frames + align - 2);
         }
         first
     }
 
-    /// Whether [`take_best`](Self::take_best) finds `frames` frames at a multiple of `align`, as far as is noted.
+    /// Whether [`take_best`](Self::take_best) finds `frames` frames at a multiple of `align`, as
+    /// far as is noted.
     pub(crate) fn may_fit(&self, frames: usize, align: usize) -> bool {
         self.best(frames, align).is_some() || frames <= SHORT_FRAMES.max(self.longest_unnoted)
     }
@@ -139,7 +145,7 @@ impl DirtyFrames {
         self.notes.best(frames, align).map(FrameId)
     }
 
-    /// Takes `frames` frames at a multiple of as many out of the last noted run that has them.
+    /// Takes `frames` frames at a multiple of `frames` out of the last noted run that has them.
     pub(crate) fn take_block(&mut self, frames: usize) -> Option<FrameId> {
         let block = |note: Span| {
             let first = align_down(note.end, frames).checked_sub(frames)?;
@@ -160,7 +166,7 @@ impl DirtyFrames {
         self.notes.iter().map(|note| (FrameId(note.start), note.length()))
     }
 
-    /// The run that `frame` lies in, if it is there: its first frame and its length.
+    /// The run of free frames around `frame`, if `frame` is free: its first frame and its length.
     pub(crate) fn run_around(&self, frame: FrameId) -> Option<(FrameId, usize)> {
         self.frames.free_run_around(frame)
     }
@@ -170,7 +176,7 @@ impl DirtyFrames {
         self.frames.previous_free_run(before)
     }
 
-    /// Corrects the notes after frames were taken, which were all of one run.
+    /// Corrects the notes after frames of one run were taken.
     fn note_taken(&mut self, first: usize, frames: usize) {
         let end = first + frames;
         let Some(old) = self.forget(Span { start: first, end }) else { return };
@@ -185,7 +191,7 @@ impl DirtyFrames {
         dropped
     }
 
-    /// Notes a run, in place of the shortest if there is no room.
+    /// Notes a run. If there is no room, it takes the place of the shortest.
     #[inline(never)]
     fn note(&mut self, span: Span) {
         if span.length() > SHORT_FRAMES
@@ -209,7 +215,7 @@ impl DirtyFrames {
         }
     }
 
-    /// Whether `frame` is there. For tests.
+    /// Whether `frame` is free. For tests.
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn has(&self, frame: FrameId) -> bool {
         self.frames.is_free(frame)

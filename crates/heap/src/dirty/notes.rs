@@ -1,17 +1,17 @@
-//! The longest runs of dirty frames, at hand.
+//! The longest runs of dirty frames, noted for quick searches.
 //!
-//! A search reads all of them, so they stand in two arrays, of which the processor compares several entries
-//! at once.
+//! A search reads all notes, so they stand in two arrays, of which the processor compares several
+//! entries at once.
 
 use hectare_base::align::align_up;
 
-/// How many there are at most.
+/// The most runs that are noted.
 pub(super) const NOTED: usize = 64;
 
-/// How many are compared at once before one is looked at by itself.
+/// How many notes are compared at once before one is looked at by itself.
 const LANES: usize = 4;
 
-/// A run of frames: where it begins and ends. (No region has 2³¹ of them, which is 8 TiB.)
+/// A run of frames: where it begins and where it ends. (No region has 2³¹ frames, which is 8 TiB.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start: usize,
@@ -56,7 +56,7 @@ impl Notes {
         self.ends[at % NOTED] = span.end as i32;
     }
 
-    /// Notes a run. What has no room comes back: the shortest of all.
+    /// Notes a run. Returns the shortest of all if there is no room for it.
     pub(super) fn add(&mut self, span: Span) -> Option<Span> {
         if self.len < NOTED {
             self.set(self.len, span);
@@ -76,7 +76,7 @@ impl Notes {
         let (start, end) = (span.start as i32, span.end as i32);
         let before = self.len;
         let mut dropped = None;
-        // From the last on: what fills the place of one that goes has been looked at.
+        // From the last on: the run that fills the place of a dropped one has been looked at.
         for group in (0..self.len.div_ceil(LANES)).rev() {
             let starts = &self.starts.as_chunks::<LANES>().0[group];
             let ends = &self.ends.as_chunks::<LANES>().0[group];
@@ -104,8 +104,8 @@ impl Notes {
         removed
     }
 
-    /// Where `frames` frames at a multiple of `align` begin in the shortest run that has as many, the lowest of
-    /// several.
+    /// Where `frames` frames at a multiple of `align` begin in the shortest run that has room for
+    /// them, the lowest of several.
     #[inline(never)]
     pub(super) fn best(&self, frames: usize, align: usize) -> Option<usize> {
         let (frames, mask) = (frames as i32, align as i32 - 1);
@@ -123,7 +123,7 @@ impl Notes {
         Some(align_up(lowest as usize, align))
     }
 
-    /// The least of what `of` says of all places.
+    /// The least value that `of` returns for any place.
     #[inline(always)]
     fn least(&self, of: impl Fn(i32, i32) -> i32) -> i32 {
         let mut least = [i32::MAX; LANES];
