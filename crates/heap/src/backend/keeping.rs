@@ -151,7 +151,8 @@ impl State {
     }
 
     /// How many frames may be dirty so that no more is resident than an eighth above the most that
-    /// was lately held at once; or than twice that most, if most of what runs hold was never touched.
+    /// was lately held at once; or than twice that most, if most of what runs hold was never
+    /// touched.
     #[inline(never)]
     pub(super) fn headroom_frames(&self, held_frames: usize) -> usize {
         let peak = self.peak_held_frames.max(held_frames);

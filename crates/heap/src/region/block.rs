@@ -19,8 +19,8 @@
 //! | 4 slabs | 16 MiB, and the heap grows again (2) | anything |
 //!
 //! Below 4 MiB a block is no small part of the whole. So it takes a program of few sizes, in which
-//! the slabs of one size are a quarter of the whole, and which is not going to stay that small. From
-//! 12 MiB on most classes have a few slabs. What the class leaves of its block serves the next
+//! the slabs of one size are a quarter of the whole, and which is not going to stay that small.
+//! From 12 MiB on most classes have a few slabs. What the class leaves of its block serves the next
 //! request of any class.
 //!
 //! A program may touch only a part of a run. So there must have been other runs of its kind, and
