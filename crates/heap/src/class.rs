@@ -5,12 +5,12 @@
 //!   steps of 16   eight steps to each doubling     a slab's 63, 56, … 32nd, 31st, … 16th, 15th, … part
 //! ```
 //! Up to 8 KiB at most 12.5 % of an object is waste. Above 1 KiB a class is as large as it can be
-//! without fewer objects in a slab, in whole cache lines. Sizes just above a power of two (a page of a
-//! program's with a header before it) have a class to themselves, as large as it can be to the last 16
-//! bytes: they would otherwise be the worst of all requests.
+//! without fewer objects in a slab, in whole cache lines. Sizes just above a power of two (a
+//! program's page with a header before it) would otherwise be the worst of all requests. They have
+//! classes to themselves, as large as they can be to the last 16 bytes.
 //!
-//! All objects of a class lie in slabs of [`SLAB_BYTES`], each aligned to its size, the first
-//! object at its start: so the low bits of an address alone are its place in the slab.
+//! All objects of a class lie in slabs of [`SLAB_BYTES`], each aligned to its size. The first
+//! object lies at the slab's start, so the low bits of an address are its offset in the slab.
 
 use hectare_base::align::{align_down, align_up};
 
@@ -23,8 +23,8 @@ pub const MAX_SMALL_BYTES: usize = 32 * 1024;
 /// The least alignment of every object, in bytes: what `max_align_t` asks on x86-64 and AArch64.
 pub const MIN_ALIGN: usize = 16;
 
-/// More than any value that a [`ClassId`] can have; some of these stand for other states of a page. (One is in no use:
-/// `stand_in.rs` needs as many.)
+/// More than any value that a [`ClassId`] can have. Some of these values stand for other states of
+/// a page. (One is unused: `stand_in.rs` needs as many.)
 pub const STATES: usize = 68;
 
 /// How many size classes there are.
@@ -32,7 +32,7 @@ pub(crate) const CLASSES: usize = 64;
 
 const _: () = assert!((ClassId::GIVEN_UP.0 as usize) < STATES);
 
-/// A size class, or what else the page map can say of a page.
+/// A size class, or another state of a page in the page map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct ClassId(u8);
@@ -40,13 +40,13 @@ pub struct ClassId(u8);
 impl ClassId {
     /// The page holds no object's start.
     pub(crate) const NONE: Self = Self(0);
-    /// The page is the first of a run that is one large object, or that was freed and that a thread keeps for itself.
+    /// The page is the first of a run: a large object, or a freed run that a thread keeps.
     pub(crate) const RUN: Self = Self(CLASSES as u8 + 1);
-    /// The page is of a slab that is given up: its descriptor tells the class.
+    /// The page belongs to a given-up slab. The slab's descriptor tells the class.
     pub(crate) const GIVEN_UP: Self = Self(CLASSES as u8 + 2);
 
-    /// Classes by which two threads with an object each are likely to share a cache line: their objects
-    /// are smaller than two lines, and do not fill whole ones.
+    /// Classes of which two threads with an object each are likely to share a cache line: their
+    /// objects are smaller than two lines, and do not fill whole lines.
     pub(crate) const SHARING_LINES: [Self; 6] =
         [Self(1), Self(2), Self(3), Self(5), Self(6), Self(7)];
 
@@ -56,23 +56,24 @@ impl ClassId {
         Self(LOOKUP[bytes.div_ceil(MIN_ALIGN)])
     }
 
-    /// The least class whose objects serve `bytes` and are all aligned to `align`, a power of
-    /// two; `None` if none is. O(classes), but mostly the first that is looked at.
+    /// The least class whose objects serve `bytes` and are all aligned to `align`, a power of two.
+    /// `None` if there is none. O(classes), but mostly the first class that is looked at.
     pub(crate) fn for_aligned(bytes: usize, align: usize) -> Option<Self> {
         if bytes > MAX_SMALL_BYTES || align > MAX_SMALL_BYTES {
             return None;
         }
-        // Objects that are all aligned have a multiple of the alignment as their size.
+        // If all objects of a class are aligned, its size is a multiple of the alignment.
         let first = Self::for_bytes(align_up(bytes.max(1), align));
         (first.0..=CLASSES as u8).map(Self).find(|class| class.is_aligned(align))
     }
 
-    /// As [`for_aligned`](Self::for_aligned), of any `align`, where the first that is looked at is the one; else, and where
-    /// `align` is no power of two or `bytes` is 0, `None`.
+    /// As [`for_aligned`](Self::for_aligned), for any `align`, if the first class looked at will
+    /// do. Otherwise, or if `align` is no power of two or `bytes` is 0, `None`.
     #[inline(always)]
     pub(crate) fn for_aligned_at_once(bytes: usize, align: usize) -> Option<Self> {
         let low_bits = align.wrapping_sub(1);
-        // One less than `bytes` rounded up to a multiple of the alignment; where either is 0, more than any size.
+        // One less than `bytes` rounded up to a multiple of the alignment. If either is 0, more
+        // than any size.
         let last = bytes.wrapping_sub(1) | low_bits;
         if align & low_bits != 0 || last >= MAX_SMALL_BYTES {
             return None;
@@ -91,8 +92,8 @@ impl ClassId {
         self.object_bytes() & (align - 1) == 0
     }
 
-    /// Whether an object of this class that is to hold `bytes` stays where it is: growing within the
-    /// object is free, and shrinking pays only when it saves half.
+    /// Whether an object of this class that is to hold `bytes` stays where it is. Growing within
+    /// the object is free, and shrinking pays only if it saves half.
     #[inline]
     pub(crate) const fn keeps(self, bytes: usize) -> bool {
         let object_bytes = self.object_bytes();
@@ -115,13 +116,13 @@ impl ClassId {
         Self(byte)
     }
 
-    /// The byte that stands for it in the page map.
+    /// The byte that stands for this state in the page map.
     #[inline(always)]
     pub(crate) const fn byte(self) -> u8 {
         self.0
     }
 
-    /// Where it stands in an array of [`STATES`] entries.
+    /// Its place in an array of [`STATES`] entries.
     #[inline(always)]
     pub const fn index(self) -> usize {
         let index = self.0 as usize;
@@ -136,18 +137,19 @@ impl ClassId {
         self.0 != Self::NONE.0 && self.0 <= CLASSES as u8
     }
 
-    /// The size of an object in bytes; 0 if it is no size class.
+    /// The size of an object in bytes. 0 for what is no size class.
     #[inline(always)]
     pub const fn object_bytes(self) -> usize {
         SIZES[self.index()] as usize
     }
 
-    /// How many objects a slab has; 0 if it is no size class.
+    /// How many objects a slab has. 0 for what is no size class.
     pub(crate) const fn objects(self) -> usize {
         if self.is_small() { SLAB_BYTES / self.object_bytes() } else { 0 }
     }
 
-    /// Whether an object has pages of its own that a program may never touch: it is 8 KiB or longer.
+    /// Whether its objects have pages of their own, which a program may never touch: they are 8 KiB
+    /// or longer.
     pub(crate) const fn is_of_pages(self) -> bool {
         self.object_bytes() >= SLAB_BYTES / 8
     }
@@ -157,19 +159,20 @@ impl ClassId {
         self.object_bytes() < 2 * LINE_BYTES && !self.object_bytes().is_multiple_of(LINE_BYTES)
     }
 
-    /// ⌈2³² / object bytes⌉, which turns the division of an offset in a slab into a multiplication:
-    /// exact, since offset × (error of the reciprocal) < 2¹⁶ × 2¹⁵. (Lemire, Kaser and Kurz,
-    /// "Faster remainder by direct computation", 2019.) 0 if it is no size class.
+    /// ⌈2³² / object bytes⌉, which turns the division of an offset in a slab into a multiplication.
+    /// The result is exact, since offset × (error of the reciprocal) < 2¹⁶ × 2¹⁵. (Lemire, Kaser
+    /// and Kurz, "Faster remainder by direct computation", 2019.) 0 for what is no size class.
     pub(crate) const fn reciprocal(self) -> u32 {
         if self.is_small() { (1u64 << 32).div_ceil(self.object_bytes() as u64) as u32 } else { 0 }
     }
 
-    /// How many objects pass between a thread and a pool at once, at most.
+    /// The most objects that pass between a thread and a pool at once.
     pub const fn batch(self) -> usize {
         BATCHES[self.index()] as usize
     }
 
-    /// Whether an object has room, behind a link and a mark, for the addresses of all others of its batch.
+    /// Whether an object has room, behind its link and mark, for the addresses of all others of its
+    /// batch.
     pub(crate) const fn notes_members(self) -> bool {
         self.object_bytes() / size_of::<usize>() > self.batch()
     }
@@ -180,14 +183,14 @@ impl ClassId {
     }
 }
 
-/// Promises the compiler that `index` stands for a value of the type.
+/// Promises the compiler that `index` stands for a value of [`ClassId`].
 ///
 /// # Safety
 /// `index < STATES`
 #[inline(always)]
 const unsafe fn promise_state(index: usize) {
     if cfg!(debug_assertions) {
-        // (Core's own check of a promise brings its text to each module that makes one.)
+        // (Core's own check of a promise adds its text to each module that makes one.)
         if index >= STATES {
             no_state();
         }
@@ -211,19 +214,23 @@ const fn max(a: usize, b: usize) -> usize {
     if a > b { a } else { b }
 }
 
-/// How many bytes a [batch](ClassId::batch) holds: what is walked over stays in the first-level cache.
+/// How many bytes a [batch](ClassId::batch) holds. What is walked over then stays in the
+/// first-level cache.
 pub(crate) const BATCH_BYTES: usize = 8 * 1024;
-/// Of large objects it holds more, at least this many unless they are too long: otherwise a program that has
-/// a few more of them, then a few less, would leave its list at every second call.
+/// A batch of large objects holds more bytes: at least this many objects, unless they are too long.
+/// Otherwise a program that has a few more of them, then a few less, would leave its list at every
+/// second call.
 pub(crate) const LEAST_OBJECTS: usize = 8;
 pub(crate) const LONG_BATCH_BYTES: usize = 32 * 1024;
-/// The most objects of a batch: whole lines where objects share them, and no more than a byte can count.
+/// The most objects of a batch. They fill whole lines if objects share lines, and a byte can count
+/// them.
 pub(crate) const BATCH_OBJECTS: usize = 252;
 
-/// [`ClassId::object_bytes`] of each class. (A constant would be in the library once for each module that reads it.)
+/// [`ClassId::object_bytes`] of each class. (A constant would be in the library once for each
+/// module that reads it.)
 static SIZES: [u16; STATES] = sizes();
 
-/// [`ClassId::batch`] of each class. Where objects share lines it fills whole ones.
+/// [`ClassId::batch`] of each class. If objects share lines, a batch fills whole lines.
 const BATCHES: [u8; STATES] = {
     let mut batches = [BATCH_OBJECTS as u8; STATES];
     let mut class = 1;
@@ -254,20 +261,22 @@ pub(crate) static RECIPROCALS: [u32; STATES] = {
 #[unsafe(link_section = ".rodata.hectare_lookup")]
 static LOOKUP: [u8; MAX_SMALL_BYTES / MIN_ALIGN + 1] = lookup();
 
-/// How many objects a slab has of each class above 1 KiB, up to 8.
+/// How many objects a slab of each class above 1 KiB and up to 8 KiB has.
 const OBJECTS: [usize; 26] = [
     63, 56, 51, 46, 42, 39, 36, 34, 32, // up to 2 KiB
     31, 28, 25, 23, 21, 19, 18, 17, 16, // up to 4 KiB
     15, 14, 13, 12, 11, 10, 9, 8, // up to 8 KiB
 ];
 
-/// The largest, in whole pages but for the first two: objects of as many pages are the most frequent.
+/// The largest sizes, in whole pages except for the first two, since objects of whole pages are the
+/// most frequent.
 const LARGEST: [u16; 6] = [9216, 10240, 12288, 16384, 20480, 32768];
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// This many objects of any class fill whole lines, since sizes are multiples of a quarter of one.
+/// This many objects of any class fill whole lines, since sizes are multiples of a quarter of a
+/// line.
 pub(crate) const LINE_ROW: usize = LINE_BYTES / MIN_ALIGN;
 
 const fn sizes() -> [u16; STATES] {
@@ -395,7 +404,7 @@ mod tests {
                 let class = ClassId::for_aligned(bytes, align);
                 let at_once = ClassId::for_aligned_at_once(bytes, align);
                 assert!(at_once.is_none() || at_once == class, "{bytes} bytes aligned to {align}");
-                // So it is with any that programs are likely to ask for.
+                // The same holds for any request that programs are likely to make.
                 let is_usual = align <= 64 && bytes <= 2048 || bytes == align;
                 assert!(!is_usual || at_once == class, "{bytes} bytes aligned to {align}");
             }

@@ -1,14 +1,15 @@
-//! Huge blocks: each a reservation of its own, beside the regions. That is what a large object is from 1 GiB on
-//! (where the region is short, from a 64th of it, and 32 MiB at least), zeros from 32 MiB on, of which a program may
-//! leave most untouched, and buffers from 8 MiB on that grow and find no room behind them.
+//! Huge blocks: each is a reservation of its own, beside the regions. These get one: large objects
+//! from 1 GiB on (in a short region, from a 64th of it on, and 32 MiB at least); zeros from 32 MiB
+//! on, of which a program may leave most untouched; and buffers from 8 MiB on that grow and find no
+//! room behind them.
 //!
 //! ```text
 //!   table, sorted by address:   … │ start, committed, reserved │ …
 //!   a block:                    │ committed │ room to grow, reserved only │
 //! ```
-//! A block that has grown once is given as much address space again, so that the next growth is
-//! one call and moves nothing; where it must move, the source moves the pages, if it can. [`Kept`]
-//! decides which freed blocks stay for the next request.
+//! A block that has grown once is given as much address space again, so that the next growth is one
+//! call and moves nothing. If it must move, the source moves the pages, if it can. [`Kept`] decides
+//! which freed blocks stay for the next request.
 //!
 //! Invariant: the table's first `len` entries are sorted by start and describe disjoint blocks.
 
@@ -25,26 +26,26 @@ use self::zeros::Zeros;
 use crate::kept::Kept;
 use crate::region::HUGE_PAGE_BYTES;
 
-/// Requests of at least this many bytes are huge, unless the region is long enough for them
+/// Requests of at least this many bytes are huge, unless the region is long enough to serve them
 /// ([`Backend::min_huge_bytes`](crate::backend::Backend::min_huge_bytes)).
 pub(crate) const MIN_HUGE_BYTES: usize = 32 << 20;
 
 /// How many huge blocks there can be at once.
 const MAX_BLOCKS: usize = 1 << 16;
 
-/// How many blocks that are gone the table remembers.
+/// How many blocks that were given back the table remembers.
 const REMEMBERED: usize = 32;
 
-/// What its caller wants to find in a large object.
+/// What a caller wants to find in a large object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contents {
-    /// Nothing: it will write.
+    /// Anything: the caller will write.
     Any,
-    /// It may leave most of them untouched.
+    /// Zeros, most of which the caller may leave untouched.
     Zeros,
 }
 
-/// Committed from its start, and reserved behind that.
+/// A block: committed from its start, and only reserved behind that.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HugeBlock {
     pub(crate) start: NonNull<u8>,
@@ -59,8 +60,8 @@ pub(crate) struct Huge {
     table_bytes: usize,
     len: usize,
     pub(crate) bytes: usize,
-    /// Where the last blocks began that were given back, in a ring: to tell a double free from a
-    /// foreign pointer.
+    /// Where the blocks given back last began, in a ring, to tell a double free from a foreign
+    /// pointer.
     gone: [usize; REMEMBERED],
     next_gone: usize,
     kept: Kept,
@@ -105,8 +106,9 @@ impl Huge {
         self.blocks().binary_search_by_key(&start.addr(), |block| block.start.addr()).ok()
     }
 
-    /// Takes a block of at least `bytes`, aligned to `align`, and whether it reads as zero. A caller
-    /// that wants zeros gets them (`huge/zeros.rs`); any other gets a kept block or huge pages.
+    /// Takes a block of at least `bytes`, aligned to `align`. Returns whether it reads as zero,
+    /// too. A caller that wants zeros gets them (`huge/zeros.rs`). Any other caller gets a kept
+    /// block or huge pages.
     #[inline(never)]
     pub(crate) fn get(
         &mut self,
@@ -151,13 +153,13 @@ impl Huge {
         self.kept.bytes()
     }
 
-    /// Gives back what has lain ready for too long. Returns how many bytes went.
+    /// Gives back kept blocks that have lain ready for too long. Returns how many bytes went.
     pub(crate) fn age(&mut self, source: &impl System) -> usize {
         self.kept.age(source.now_ms());
         self.release_each(Kept::pop_over, source)
     }
 
-    /// Gives back all that lies ready. Returns how many bytes went.
+    /// Gives back all kept blocks. Returns how many bytes went.
     pub(crate) fn release_kept(&mut self, source: &impl PageSource) -> usize {
         self.release_each(Kept::evict, source)
     }
@@ -176,7 +178,7 @@ impl Huge {
         gone_bytes
     }
 
-    /// Gives back as much of what lies ready as is about to be taken.
+    /// Gives back as much of the kept blocks as is about to be taken.
     #[inline(never)]
     fn make_way(&mut self, bytes: usize, source: &impl PageSource) {
         let mut wanted_bytes = bytes;
@@ -185,7 +187,8 @@ impl Huge {
         }
     }
 
-    /// What `take` gets of `source`, if need be once all that lies ready has gone.
+    /// What `take` gets from `source`. If it gets nothing at first, the kept blocks go before the
+    /// next try.
     fn take_from<T>(
         &mut self,
         source: &impl PageSource,
@@ -218,7 +221,7 @@ impl Huge {
         })
     }
 
-    /// Takes back the block that begins at `start`; `None` if none does.
+    /// Takes back the block that begins at `start`. `None` if none does.
     #[inline(never)]
     pub(crate) fn put(&mut self, start: NonNull<u8>, source: &impl System) -> Option<()> {
         let block = self.take_back(start)?;
@@ -230,7 +233,7 @@ impl Huge {
         Some(())
     }
 
-    /// As [`put`](Self::put), for a block whose pages are sealed: it goes back to the system.
+    /// As [`put`](Self::put), for a block whose pages are sealed, which goes back to the system.
     pub(crate) fn put_sealed(&mut self, start: NonNull<u8>, source: &impl System) -> Option<()> {
         release(self.take_back(start)?, source);
         Some(())
@@ -244,8 +247,8 @@ impl Huge {
         Some(block)
     }
 
-    /// Makes the block at `start` `bytes` long, moving it if need be. `None`, and nothing has
-    /// changed, if out of memory.
+    /// Makes the block at `start` `bytes` long, moving it if need be. `None`, with nothing changed,
+    /// if out of memory.
     #[inline(never)]
     pub(crate) fn resize(
         &mut self,
@@ -269,8 +272,8 @@ impl Huge {
         Some(moved.start)
     }
 
-    /// Takes over the contents of a block of `used_bytes` whole pages that lies elsewhere, into a
-    /// new huge block of `bytes` with room to grow.
+    /// Takes over the contents of `used_bytes` whole pages that lie elsewhere, into a new huge
+    /// block of `bytes` with room to grow.
     ///
     /// # Safety
     /// The pages from `from` are committed memory of `source` that the caller owns.
@@ -317,8 +320,8 @@ impl Huge {
         Some(())
     }
 
-    /// A new block of `bytes` whole pages, not yet in the table, that has room to grow; the pages
-    /// of `moving_bytes` of it will come from elsewhere.
+    /// A new block of `bytes` whole pages, not yet in the table, that has room to grow.
+    /// `moving_bytes` of its pages will come from elsewhere.
     fn get_with_room(
         &mut self,
         bytes: usize,
@@ -350,7 +353,7 @@ impl Huge {
         })
     }
 
-    /// Sees to it that one more block can be entered.
+    /// Ensures that one more block can be entered.
     #[inline(never)]
     fn make_room(&mut self, source: &impl PageSource) -> Option<()> {
         let page = source.page_bytes();
@@ -401,17 +404,18 @@ impl Huge {
     }
 }
 
-/// Gives back a block that is off the table and whose owner has given it up. Returns how many
-/// bytes of memory went.
+/// Gives back a block that is off the table and that its owner has given up. Returns how many bytes
+/// of memory went.
 fn release(block: HugeBlock, source: &impl PageSource) -> usize {
     // SAFETY: the whole of a reservation that nobody uses.
     unsafe { source.release(block.start, block.reserved_bytes) };
     block.committed_bytes
 }
 
-/// Moves pages to the front of `to`, which is not in the table, as far as the source can, and copies the rest. What lies in
-/// several mappings, as a long run does of which only a part has asked for huge pages, moves piece by piece. `None` if the
-/// source has lost a part of the place: then all is in `from` again, and what is left of `to` goes back.
+/// Moves pages to the front of `to`, which is not in the table, as far as the source can, and
+/// copies the rest. What lies in several mappings (a long run of which only a part has asked for
+/// huge pages does) moves piece by piece. `None` if the source has lost a part of the place: then
+/// everything is in `from` again, and what is left of `to` goes back.
 ///
 /// # Safety
 /// Both ranges are committed, disjoint, and used by nobody else.
@@ -451,7 +455,7 @@ unsafe fn move_contents(
     Some(())
 }
 
-/// Gives back a block that is not in the table but for a `gap` in it.
+/// Gives back a block that is not in the table, except for a `gap` in it.
 fn release_around(block: HugeBlock, gap: Range<usize>, source: &impl PageSource) {
     for part in [0..gap.start, gap.end..block.reserved_bytes] {
         if !part.is_empty() {

@@ -1,15 +1,16 @@
-//! Huge blocks that were freed and lie ready: for the next one of about the same size there is
-//! then no call to the system and no page fault.
+//! Kept blocks: huge blocks that were freed and lie ready. The next block of about the same size
+//! then takes no call to the system and no page fault.
 //!
-//! What is freed goes back at once, until the program shows that it wants it again. *Regret* counts
-//! the bytes that were asked for after as many had gone back; that much may stay. Regret halves each
-//! [`HALF_LIFE_MS`], except that what was kept and used was rightly kept.
+//! Freed blocks go back at once, until the program shows that it wants them again. *Regret* counts
+//! the bytes that were asked for after as many had gone back; that much may stay. Regret halves
+//! each [`HALF_LIFE_MS`]. When a kept block is used, regret rises to what is kept, which was
+//! rightly kept.
 //!
 //! Invariants
-//! 1. The first `len` places hold blocks, the one that was freed first in front; `bytes` is the
-//!    sum of what they have committed.
-//! 2. Used and kept blocks together are never more than the used ones once were: where nothing
-//!    fits a request, as much as it takes goes back first ([`Kept::make_way`]).
+//! 1. The first `len` places hold blocks, the one that was freed first in front. `bytes` is the sum
+//!    of what they have committed.
+//! 2. Used and kept blocks together are never more than the used ones once were. If nothing fits a
+//!    request, as much as it takes goes back first ([`Kept::make_way`]).
 
 use crate::backend::{HALF_LIFE_MS, halved};
 use crate::huge::HugeBlock;
@@ -24,7 +25,7 @@ pub(crate) struct Kept {
     bytes: usize,
     /// How much may be kept.
     regret_bytes: usize,
-    /// How much went back lately and was not asked for again.
+    /// How much went back lately and has not been asked for again.
     gone_bytes: usize,
     /// When the two were last halved.
     halved_ms: u64,
@@ -47,7 +48,8 @@ impl Kept {
         self.bytes
     }
 
-    /// The kept block that fits `bytes` best: at most an eighth larger, and aligned to `align`.
+    /// The kept block that fits `bytes` best. It is at most an eighth larger, and aligned to
+    /// `align`.
     pub(crate) fn take(&mut self, bytes: usize, align: usize) -> Option<HugeBlock> {
         let fits = |block: &HugeBlock| {
             (bytes..=bytes.saturating_add(bytes / 8)).contains(&block.committed_bytes)
@@ -69,7 +71,7 @@ impl Kept {
         self.regret_bytes = self.regret_bytes.saturating_add(again_bytes);
     }
 
-    /// A block that must go back for `wanted_bytes` to be taken from the system; what it has
+    /// A block that must go back for `wanted_bytes` to be taken from the system. What it has
     /// committed is subtracted from them. `None` when enough has gone.
     pub(crate) fn make_way(&mut self, wanted_bytes: &mut usize) -> Option<HugeBlock> {
         if *wanted_bytes == 0 {
@@ -93,7 +95,7 @@ impl Kept {
         None
     }
 
-    /// Forgets a part of the past, by the time that has passed; what is then too much comes out by
+    /// Forgets a part of the past, by the time that has passed. What is then too much comes out by
     /// [`pop_over`](Self::pop_over).
     pub(crate) fn age(&mut self, now_ms: u64) {
         let half_lives = now_ms.saturating_sub(self.halved_ms) / HALF_LIFE_MS;

@@ -1,27 +1,28 @@
-//! The runs that a thread has freed lately and keeps for itself: the next one of about the same
-//! length is then taken without a lock.
+//! Own runs: the runs that a thread has freed lately and keeps for itself. The next run of about
+//! the same length is then taken without a lock.
 //!
 //! ```text
 //!   thread:  Cache ─▶ OwnRuns ──no room──▶ region's RunCache ──▶ buddy allocators
 //!                     ≤ limit                ≤ 4 MiB
 //! ```
-//! A thread keeps nothing until it asks for what it has just given back: `gone_frames` counts what
-//! went to the backend, and a request that finds as much gone, in many runs, raises the limit by its length. How
-//! far is for the backend to say, for all threads together ([`Backend::lend`](crate::backend::Backend::lend)).
-//! Where there is no room, runs of other lengths go first, some at a time, so that they share the cost of
-//! one lock.
+//! A thread keeps nothing until it asks for what it has just given back. `gone_frames` counts what
+//! went to the backend. A request that finds as much gone, in many runs, raises the limit by its
+//! length. How far is for the backend to say, for all threads together
+//! ([`Backend::lend`](crate::backend::Backend::lend)). If there is no room, runs of other lengths
+//! go first, some at a time, so that they share the cost of one lock.
 //!
-//! Each [`CLOCK_CALLS`]th free (each one, as long as the backend has much to give back) takes the slow path, which
-//! reads the clock, for the backend too: half of what nobody has needed for a half-life goes back, and the limit goes
-//! down by as much.
+//! Each [`CLOCK_CALLS`]th free (each one, as long as the backend has much to give back) takes the
+//! slow path, which reads the clock, for the backend too. Half of what nobody has needed for a
+//! half-life goes back, and the limit is lowered by as much.
 //!
-//! The run table says of such a run that it is kept, so that a second free of it is seen, whatever has been written into it:
-//! nothing here is kept in the runs themselves, and none is touched. (The page map would say it in a byte, of which those of
-//! seven short runs share a cache line, and threads that keep such runs would wait for each other.) That two threads free
-//! one run in the same few nanoseconds is seen as seldom as with small objects.
+//! The run table says that such a run is kept. So a second free of it is detected, whatever has
+//! been written into it: nothing is noted in the runs themselves, and none is touched. (The page
+//! map could say it in a byte. But the bytes of seven short runs share a cache line, and threads
+//! that keep such runs would wait for each other.) If two threads free one run in the same few
+//! nanoseconds, that is detected as seldom as with small objects.
 //!
 //! Invariants
-//! 1. `frames` of the cache are at most `limit_frames`, which are lent by the backend.
+//! 1. `frames` of the cache are at most `limit_frames`, which the backend has lent.
 //! 2. Only the thread that has the cache reaches it.
 
 use core::ptr::NonNull;
@@ -38,16 +39,16 @@ use crate::seat::Seat;
 /// How many runs of one length a thread keeps.
 const DEPTH: usize = 15;
 
-/// How much a thread keeps at most: 2 MiB.
+/// The most frames that a thread keeps: 2 MiB.
 const MAX_FRAMES: usize = 512;
 
 const CLOCK_CALLS: u32 = 64;
 
-/// A thread keeps nothing before this many runs have gone: one that frees few would keep memory that no
-/// other length can use, and save next to no time.
+/// A thread keeps nothing before this many runs have gone. A thread that frees few runs would keep
+/// memory that no other length can use, and save next to no time.
 const MIN_GONE_RUNS: u16 = 1000;
 
-/// What a thread keeps. Zeroed, it is open and keeps nothing.
+/// What a thread keeps. Zeroed, it keeps nothing.
 #[derive(Debug)]
 pub(crate) struct OwnRuns {
     cached: RunCache<DEPTH>,
@@ -57,12 +58,12 @@ pub(crate) struct OwnRuns {
     halved_ms: u64,
     /// Frees until the clock is read again.
     calls_left: u32,
-    /// The length from which on something is next given back.
+    /// The length from which on runs are given back next.
     next_out: u32,
 }
 
 impl OwnRuns {
-    /// What it holds, in bytes.
+    /// How many bytes the runs have.
     pub(crate) fn bytes(&self) -> usize {
         self.cached.frames() * FRAME_BYTES
     }
@@ -96,15 +97,15 @@ impl OwnRuns {
         }
     }
 
-    /// How many frames may stay if a run of `frames` is to have room: all, if they leave it; else few enough that the next
-    /// ones have room, too. `None` if the run is longer than the limit.
+    /// How many frames may stay if a run of `frames` is to have room: all, if they leave room; else
+    /// few enough that the next runs have room, too. `None` if the run is longer than the limit.
     fn keep_beside(&self, frames: usize) -> Option<usize> {
         let most = self.limit_frames.checked_sub(frames)?;
         let held = self.cached.frames();
         Some(if held <= most { held } else { most.min(self.limit_frames / 4 * 3) })
     }
 
-    /// How many frames there may be once the time since the last call is accounted for.
+    /// How many frames may stay once the time since the last call is accounted for.
     fn age(&mut self, now_ms: u64) -> usize {
         self.calls_left = CLOCK_CALLS;
         let held = self.cached.frames();
@@ -120,11 +121,11 @@ impl OwnRuns {
 }
 
 impl<S: System> Heap<S> {
-    /// An object for `bytes`, more than the size classes have, of the runs that the thread keeps;
-    /// null if none fits.
+    /// An object for `bytes`, more than the size classes have, from the runs that the thread keeps.
+    /// Null if none fits.
     ///
     /// # Safety
-    /// `cache` is this thread's, of this heap, or one without runs, as [`Cache::ABSENT`].
+    /// `cache` is this thread's, of this heap, or one without runs, such as [`Cache::ABSENT`].
     #[inline(always)]
     pub(crate) unsafe fn take_own_run(&self, cache: NonNull<Cache>, bytes: usize) -> *mut u8 {
         let null = core::ptr::null_mut();
@@ -144,8 +145,8 @@ impl<S: System> Heap<S> {
         view.at(first)
     }
 
-    /// Keeps the run that begins at `object` for this thread. `false`, and nothing has changed, if
-    /// none begins there, or the slow path must be asked.
+    /// Keeps the run that begins at `object` for this thread. `false`, with nothing changed, if no
+    /// run begins there or the slow path is needed.
     ///
     /// # Safety
     /// As [`take_own_run`](Self::take_own_run); and if `object` is an object, it is not used again.
@@ -155,7 +156,7 @@ impl<S: System> Heap<S> {
         let Some(mut runs) = (unsafe { (*cache.as_ptr()).runs }) else { return false };
         let view = self.backend.first_view();
         let Some((first, frames, entry)) = view.run_or_kept_at(object.addr()) else { return false };
-        // One that is kept seems longer than any that there is room for.
+        // A run that is kept already seems longer than any that there is room for.
         // SAFETY: invariant 2.
         if !unsafe { runs.as_mut() }.push(first, frames) {
             return false;
@@ -164,7 +165,7 @@ impl<S: System> Heap<S> {
         true
     }
 
-    /// Keeps or gives back the run that begins at `start`; `None` if none does.
+    /// Keeps or gives back the run that begins at `start`. `None` if no run begins there.
     ///
     /// # Safety
     /// `seat` is this thread's, of this heap; if `start` is an object, it is not used again.
@@ -185,7 +186,7 @@ impl<S: System> Heap<S> {
     }
 
     /// Makes room for the run at `start`, if one begins there, among those that the thread keeps.
-    /// Returns whether there is. Before that, the passing of time is accounted for if its turn has come.
+    /// Returns whether there is room. Before that, accounts for the passing of time if it is due.
     ///
     /// # Safety
     /// `cache` is this thread's, of this heap.
@@ -208,7 +209,7 @@ impl<S: System> Heap<S> {
         true
     }
 
-    /// Gives back all but `keep` frames of the runs. Returns how many went.
+    /// Gives back all runs but `keep` frames. Returns how many frames went.
     fn put_runs(&self, runs: &mut OwnRuns, keep: usize) -> usize {
         if runs.cached.frames() <= keep { 0 } else { self.put_some_runs(runs, keep) }
     }
@@ -218,19 +219,19 @@ impl<S: System> Heap<S> {
         self.backend.put_own_runs(|out| runs.shrink(keep, out))
     }
 
-    /// Gives back what of the runs has lain idle, and what was lent for it; the backend does likewise.
+    /// Gives back runs that have lain idle, and what was lent for them. The backend does likewise.
     fn age_runs(&self, runs: &mut OwnRuns) {
         let keep = runs.age(self.source().now_ms());
         let idle = self.put_runs(runs, keep);
         runs.limit_frames -= idle;
         self.backend.take_back(idle);
-        // What else is too much goes part by part: the next free comes here again.
+        // The rest of what is too much goes part by part: the next free comes here again.
         if self.backend.tend() > 0 {
             runs.calls_left = 1;
         }
     }
 
-    /// Lets the thread keep more if it asks for a run of `frames` after it has given as much back.
+    /// Lets the thread keep more if it asks for a run of `frames` after it has given back as much.
     ///
     /// # Safety
     /// `cache` is this thread's, of this heap.
@@ -253,11 +254,11 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// For the child of a fork: what was lent to threads that are not there, and will never give it back,
-    /// may be lent again.
+    /// For the child of a fork: what was lent to threads that are not there, and will never give it
+    /// back, may be lent again.
     ///
     /// # Safety
-    /// `seat` is that of the one thread that is there, of this heap.
+    /// `seat` is the seat of the child's one thread, of this heap.
     #[cold]
     #[inline(never)]
     pub unsafe fn forget_other_threads(&self, seat: Seat) {
@@ -288,13 +289,13 @@ impl<S: System> Heap<S> {
 }
 
 impl Cache {
-    /// `frames` frames of runs have gone to the backend that the thread might have kept.
+    /// Notes that `frames` frames of runs have gone to the backend that the thread might have kept.
     fn note_gone_run(&mut self, frames: usize) {
         self.gone_frames = (usize::from(self.gone_frames) + frames).min(MAX_FRAMES) as u16;
         self.gone_runs = self.gone_runs.saturating_add(1);
     }
 
-    /// The bytes of the runs that it keeps.
+    /// The bytes of the runs that the thread keeps.
     pub fn run_bytes(&self) -> usize {
         // SAFETY: invariant 2: the caller has the cache.
         self.runs.map_or(0, |runs| unsafe { runs.as_ref() }.bytes())

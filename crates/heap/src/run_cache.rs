@@ -1,26 +1,28 @@
 //! Runs that were freed lately, by their length.
 //!
-//! A program that frees a block of some length often asks for one of about the same length next;
-//! that one is then a pop, and the buddy allocators are left alone. Each region has such a cache, and
-//! each thread that needs one (`own_runs.rs`).
+//! A program that frees a block of some length often asks for one of about the same length next.
+//! That request then takes the cached run, and leaves the buddy allocators alone. Each region has
+//! such a cache, and so does each thread that needs one (`own_runs.rs`).
 //!
 //! Invariants
 //! 1. The frames of a run here are free in neither buddy allocator.
 //! 2. `frames` is the sum of the lengths.
 //! 3. A bit of `filled` is set exactly while its stack is not empty.
 
-/// How many stacks there are, a bit of a word for each. The lengths are all up to 16 frames, then
-/// eight to a doubling; there is no stack 0, and those above [`LONGEST_CACHED_FRAMES`] stay empty.
+/// How many stacks there are, a bit of a word for each. The lengths are all those up to 16 frames,
+/// then eight to a doubling. Stack 0 is unused, and those above [`LONGEST_CACHED_FRAMES`] stay
+/// empty.
 const STACKS: usize = u64::BITS as usize;
 
-/// The lengths that a cached run may have, a bit each: the one that was asked for, and longer ones.
+/// The lengths that a cached run may have, a bit each: the length that was asked for, and longer
+/// ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Near(pub(crate) u64);
 
 impl Near {
-    /// The two next longer ones: at most a quarter longer than what was asked for.
+    /// The next two longer ones: at most a quarter longer than what was asked for.
     pub(crate) const USUAL: Self = Self(0b111);
-    /// All up to twice as long.
+    /// All those up to twice as long.
     pub(crate) const WIDE: Self = Self(0b1_1111_1111);
 }
 
@@ -53,8 +55,8 @@ static STACK_FRAMES: [u16; STACKS] = {
     frames
 };
 
-/// The stack of the shortest runs that have as many frames as the index says. A table, since a branch
-/// on the length is often mispredicted.
+/// The stack of the shortest runs that have as many frames as the index says. A table, since a
+/// branch on the length is often mispredicted.
 static STACK_OF: [u8; LONGEST_CACHED_FRAMES + 1] = {
     let mut stacks = [0; LONGEST_CACHED_FRAMES + 1];
     let mut frames = 1;
@@ -72,13 +74,13 @@ fn stack_for(length: usize) -> Option<usize> {
     STACK_OF.get(length).map(|&stack| usize::from(stack))
 }
 
-/// How long a run is that serves `length` frames, if such runs are cached.
+/// How long a cached run that serves `length` frames is, if such runs are cached.
 pub(crate) fn stepped(length: usize) -> Option<usize> {
     stack_for(length).map(|stack| usize::from(STACK_FRAMES[stack % STACKS]))
 }
 
-/// Whether a run of `frames` frames may serve a request for `length` of them, one of [`stepped`]'s: [`RunCache::pop`]
-/// hands out longer ones as far as `near` says.
+/// Whether a run of `frames` frames may serve a request for `length` frames, one of [`stepped`]'s:
+/// [`RunCache::pop`] hands out longer runs as far as `near` allows.
 pub(crate) fn serves(length: usize, frames: usize, near: Near) -> bool {
     let (Some(least), Some(stack)) = (stack_for(length), stack_for(frames)) else { return false };
     let longer = stack.checked_sub(least).filter(|&longer| longer < STACKS);
@@ -92,14 +94,14 @@ impl<const DEPTH: usize> RunCache<DEPTH> {
         Self { stacks: [Stack { starts: [0; DEPTH], len: 0 }; STACKS], filled: 0, frames: 0 }
     }
 
-    /// How many frames it holds.
+    /// How many frames the cached runs have.
     #[inline(always)]
     pub(crate) fn frames(&self) -> usize {
         self.frames
     }
 
-    /// Keeps the run of `length` frames, at least one, at `start`, if there is a stack for that length, and
-    /// room on it.
+    /// Keeps the run of `length` frames, at least one, at `start`, if there is a stack for that
+    /// length with room on it.
     #[inline(always)]
     pub(crate) fn push(&mut self, start: usize, length: usize) -> bool {
         let Some(index) = stack_for(length).map(|index| index % STACKS) else { return false };
@@ -128,8 +130,8 @@ impl<const DEPTH: usize> RunCache<DEPTH> {
         if near == 0 { None } else { self.pop_from(index + near.trailing_zeros() as usize) }
     }
 
-    /// Takes out a run of the next length from stack `from` on, wrapping around: its first frame and
-    /// its length. Sets `from` to where the next one is.
+    /// Takes out a run of the next length from stack `from` on, wrapping around: its first frame
+    /// and its length. Sets `from` to where to go on.
     pub(crate) fn pop_any(&mut self, from: &mut u32) -> Option<(usize, usize)> {
         if self.filled == 0 {
             return None;

@@ -13,13 +13,13 @@ use crate::run_cache::{LONGEST_CACHED_FRAMES, serves, stepped};
 use crate::seat::Seat;
 
 /// From this size on, a growing run moves its pages to a huge block instead of being copied, and a
-/// shrinking huge block stays one. Anything shorter serves the region again when it is freed, while a
-/// huge block goes back and faults anew; copying a mebibyte takes no longer than clearing one.
+/// shrinking huge block stays one. A shorter run serves the region again when it is freed, while a
+/// huge block goes back and faults anew. Copying a mebibyte takes no longer than clearing one.
 pub(super) const MOVE_BYTES: usize = 8 << 20;
 
-/// A run above [`LONGEST_CACHED_FRAMES`], whose length is exact to the page, grows by at least this share of its
-/// length when it must move, so that one that grows in small steps is rarely copied. Any run that is too long by
-/// no more than this stays as it is.
+/// A run above [`LONGEST_CACHED_FRAMES`], whose length is exact to the page, grows by at least this
+/// share of its length when it must move, so that a run that grows in small steps is rarely copied.
+/// A run that is too long by no more than this share stays as it is.
 const ROOM_SHARE: usize = 8;
 
 /// Whether a run of `run_bytes` that is to hold `bytes` stays as it is.
@@ -28,8 +28,8 @@ fn run_keeps(run_bytes: usize, bytes: usize) -> bool {
 }
 
 impl<S: System> Heap<S> {
-    /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero: whoever wants zeros writes them
-    /// where it does not. Null when out of memory.
+    /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero. (If it
+    /// does not, a caller that wants zeros writes them.) Null when out of memory.
     ///
     /// # Safety
     /// `seat` is this thread's, of this heap.
@@ -42,7 +42,8 @@ impl<S: System> Heap<S> {
     ) -> (*mut u8, bool) {
         self.ensure_key();
         let null = (core::ptr::null_mut(), false);
-        // Zeros may stay untouched for the most part: a mapping of its own holds only what is touched.
+        // Zeros may stay mostly untouched: in a mapping of their own they hold only what is
+        // touched.
         let least = match contents {
             Contents::Any => self.backend.min_huge_bytes(),
             Contents::Zeros => MIN_HUGE_BYTES,
@@ -83,8 +84,8 @@ impl<S: System> Heap<S> {
         (run.start.as_ptr(), run.clean)
     }
 
-    /// How many frames a run for `bytes` has: whole pages of the system, and up to a mebibyte one
-    /// of eight lengths per doubling, so that a freed run fits the next request.
+    /// How many frames a run for `bytes` has: whole pages of the system. Up to 1 MiB it is one of
+    /// eight lengths per doubling, so that a freed run fits the next request.
     fn frames_for(&self, bytes: usize) -> usize {
         let page = self.source().page_bytes().max(FRAME_BYTES);
         let frames = align_up(bytes.max(1), page) / FRAME_BYTES;
@@ -101,19 +102,19 @@ impl<S: System> Heap<S> {
         align: usize,
     ) -> bool {
         let least = self.frames_for(bytes);
-        // One aligned beyond its page never came from a cache.
+        // A run aligned beyond its page never came from a cache.
         let may_be_cached = align <= self.source().page_bytes().max(FRAME_BYTES);
         let near = self.backend.find(start.addr().get()).map(RegionView::widest_near);
         frames == least || may_be_cached && near.is_some_and(|near| serves(least, frames, near))
     }
 
-    /// How many bytes to take where a run of `old_bytes` must move to hold `bytes`.
+    /// How many bytes to take when a run of `old_bytes` must move to hold `bytes`.
     pub(crate) fn moved_run_bytes(old_bytes: usize, bytes: usize) -> usize {
         let is_growing = bytes > old_bytes && old_bytes > LONGEST_CACHED_FRAMES * FRAME_BYTES;
         if is_growing { bytes.max(old_bytes + old_bytes / ROOM_SHARE) } else { bytes }
     }
 
-    /// Whether a run begins at `object` that stays as it is if it is to hold `bytes`.
+    /// Whether a run begins at `object` that stays as it is when it is to hold `bytes`.
     #[inline]
     pub(crate) fn keeps_run(&self, object: NonNull<u8>, bytes: usize) -> bool {
         let frames = self.backend.run_length(object);
@@ -127,7 +128,7 @@ impl<S: System> Heap<S> {
         old_bytes: usize,
         bytes: usize,
     ) -> Option<NonNull<u8>> {
-        // One as long as a huge block is here for want of address space, and stays.
+        // A run as long as a huge block is here for want of address space, and stays.
         let most_bytes = self.backend.min_huge_bytes();
         if bytes > MAX_SMALL_BYTES && (bytes < most_bytes || old_bytes >= most_bytes) {
             let fits = run_keeps(old_bytes, bytes);

@@ -1,14 +1,16 @@
-//! Objects of larger classes, where one of the request's own would need memory that has not come yet.
+//! Objects of larger classes, for requests whose own class would need memory that has not come yet.
 //!
-//! What a program of many sizes has freed lies on lists and in pools, a few objects of each class: in a heap of some
-//! mebibytes that is much of it. So a request for which a page would have to be touched takes an object from there, of a
-//! class up to half as large again. It is freed to the class that it is of, as the page map says. What lies free in slabs
-//! is left there: where a program only grows, its own class asks for it next. In a large heap what lies ready is little of
+//! What a program of many sizes has freed lies on lists and in pools, a few objects of each class.
+//! In a heap of some mebibytes that is a large part. So a request for which a page would have to be
+//! touched takes an object from there, of a class up to half as large again. When it is freed, it
+//! goes to its own class, as the page map says. What lies free in slabs is left there: if a program
+//! only grows, its own class asks for it next. In a large heap what lies ready is a small part of
 //! the whole, and memory comes in huge pages.
 //!
-//! The request's own list stays empty so. A thread that takes and frees one object over and over would come here each
-//! time, fifty times as slow as by its list. So there are no more such requests than there are kibibytes live: then memory
-//! comes for the class, and its objects go round.
+//! The list of the request's own class stays empty in this way. A thread that takes and frees one
+//! object over and over would come here each time, fifty times as slow as by its list. So there are
+//! no more such requests than there are kibibytes live. After that, memory comes for the class, and
+//! its objects go round.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -19,18 +21,19 @@ use super::Heap;
 use crate::cache::Cache;
 use crate::class::ClassId;
 
-/// A page holds so many smaller ones that it is worth more than what larger objects waste.
+/// Below this size a page holds so many objects that it is worth more than what larger objects
+/// waste.
 const LEAST_BYTES: usize = 512;
 
-/// So much must be live for each request that comes here.
+/// This much must be live for each request that comes here.
 const LIVE_BYTES_EACH: usize = 1 << 10;
 
-/// A heap of which so much has been live is large.
+/// A heap of which this much has been live is large.
 const LARGE_BYTES: usize = 16 << 20;
 
 impl<S: System> Heap<S> {
-    /// A class larger than `class` of which the cache's list has an object now, at a multiple of `align`, where memory would
-    /// have to come for one of `class`.
+    /// A class larger than `class` of which the cache's list has an object now, at a multiple of
+    /// `align`, if memory would have to come for an object of `class`.
     ///
     /// # Safety
     /// The caller alone uses the cache.
@@ -58,7 +61,8 @@ impl<S: System> Heap<S> {
         None
     }
 
-    /// Whether the cache's list has an object of `class`, perhaps one that was just put there by this CPU's pool.
+    /// Whether the cache's list has an object of `class`. If need be, this CPU's pool puts a batch
+    /// there.
     ///
     /// # Safety
     /// The caller alone uses the cache.
@@ -75,7 +79,7 @@ impl<S: System> Heap<S> {
         })
     }
 
-    /// Whether the heap is small, and always was, and few requests have come here.
+    /// Whether the heap is small and always was, and few requests have come here.
     fn may_serve_larger(&self) -> bool {
         if self.was_large.load(Relaxed) {
             return false;

@@ -1,4 +1,4 @@
-//! What an address is the start of.
+//! What begins at an address.
 
 use core::ptr::NonNull;
 
@@ -11,10 +11,10 @@ use crate::object::FreeObject;
 use crate::region::FRAME_BYTES;
 use crate::slab::SlabRef;
 
-/// Where an address that is to be freed, resized or measured leads.
+/// What begins at an address that is to be freed, resized or measured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
-    /// An object of a size class; whether its slab is given up.
+    /// An object of a size class, and whether its slab is given up.
     Small {
         class: ClassId,
         is_given_up: bool,
@@ -28,7 +28,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// How many bytes the object there has, at least what was asked for.
+    /// How many bytes the object has: at least what was asked for.
     pub(super) fn bytes(self) -> usize {
         match self {
             Self::Small { class, .. } => class.object_bytes(),
@@ -39,7 +39,7 @@ impl Place {
 }
 
 impl<S: System> Heap<S> {
-    /// What `start` is the start of.
+    /// What begins at `start`.
     pub(crate) fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
         if let Some(class) = self.class_of_fast(start) {
             return Ok(Place::Small { class, is_given_up: false });
@@ -75,7 +75,7 @@ impl<S: System> Heap<S> {
         })
     }
 
-    /// What `start`, which lies in no region, is the start of.
+    /// What begins at `start`, which lies in no region.
     fn place_outside(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
         let address = start.addr().get();
         let huge = self.backend.huge.lock();
@@ -87,12 +87,13 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// What is wrong with `start`, which lies in a slab of `class`, unless it is the start of an object that is not free.
+    /// What is wrong with `start`, which lies in a slab of `class`, unless an object that is not
+    /// free begins there.
     fn check_small(&self, start: NonNull<u8>, class: ClassId) -> Result<(), Misuse> {
         let within = start.addr().get() % SLAB_BYTES % class.object_bytes();
         // SAFETY: in the object's slab.
         let begin = unsafe { start.sub(within) };
-        // SAFETY: the start of an object of a size class, which is only looked at.
+        // SAFETY: the start of an object of a size class, which is only read.
         let is_free = unsafe { FreeObject::new(begin) }.is_marked(self.key());
         match (within, is_free) {
             (0, false) => Ok(()),
@@ -119,7 +120,7 @@ impl<S: System> Heap<S> {
         false
     }
 
-    /// How many bytes the object at `object` has, at least what was asked for.
+    /// How many bytes the object at `object` has: at least what was asked for.
     ///
     /// # Errors
     /// What is wrong with the pointer.

@@ -11,12 +11,12 @@ use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 
 impl<S: System> Heap<S> {
-    /// Makes the object at `object` hold `bytes`, moving it if need be; null, and nothing has
-    /// changed, when out of memory, unless it holds as many already.
+    /// Makes the object at `object` hold `bytes`, moving it if need be. Returns null, with nothing
+    /// changed, when out of memory, unless the object holds as many already.
     ///
     /// # Safety
-    /// `seat` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again unless the
-    /// answer is null.
+    /// `seat` as in [`malloc_slow`](Self::malloc_slow). `object` is not used again unless the
+    /// result is null.
     pub unsafe fn realloc(&self, seat: Seat, object: NonNull<u8>, bytes: usize) -> *mut u8 {
         let place = match self.place_of(object) {
             Ok(place) => place,
@@ -33,12 +33,12 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise, passed on.
         let mut moved = unsafe { self.malloc_aligned(seat, with_room, MIN_ALIGN) };
         if moved.is_null() && with_room > bytes {
-            // It must not fail for want of room to grow.
+            // The request must not fail because there is no memory for the room to grow.
             // SAFETY: as above.
             moved = unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) };
         }
         if moved.is_null() && bytes <= old_bytes {
-            // It is long enough as it is: programs do not expect that what becomes shorter fails.
+            // The object is long enough as it is: programs do not expect shortening to fail.
             return object.as_ptr();
         }
         // SAFETY: the caller's promise, passed on.
@@ -47,8 +47,8 @@ impl<S: System> Heap<S> {
         unsafe { move_to(moved, object, old_bytes.min(bytes), free) }
     }
 
-    /// Makes the object in `place` hold `bytes` without copying it; `None`, and nothing has changed, if that is not possible,
-    /// or not worth it. Returns where it is then.
+    /// Makes the object in `place` hold `bytes` without copying it. Returns where the object is
+    /// then. `None`, with nothing changed, if that is not possible or not worth it.
     fn resize(&self, object: NonNull<u8>, place: Place, bytes: usize) -> Option<NonNull<u8>> {
         match place {
             Place::Small { class, .. } => class.keeps(bytes).then_some(object),
@@ -59,11 +59,11 @@ impl<S: System> Heap<S> {
     }
 }
 
-/// Moves the first `bytes` of an object to one that was just taken, and has `free` free the old one;
-/// does nothing if `taken` is null. Returns `taken`.
+/// Moves the first `bytes` of an object to one that was just taken, and has `free` free the old
+/// one. Does nothing if `taken` is null. Returns `taken`.
 ///
 /// # Safety
-/// Both have at least that many bytes, and are different objects.
+/// Both have at least `bytes` bytes, and are different objects.
 #[inline(always)]
 pub(crate) unsafe fn move_to(
     taken: *mut u8,

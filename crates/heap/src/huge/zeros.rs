@@ -1,10 +1,12 @@
 //! Whether the program fills the zeros that it asks for.
 //!
-//! They may be the room of a sparse table, each page of which should cost a page when it is touched; or all of them get written,
-//! which page by page takes eight times as long as in huge pages. So the first block comes page by page, and what became
-//! of the last one decides for the next: most of it must be there, if it came page by page; if in huge pages, all of it
-//! is, and most must be set. It is looked at when it is freed, and while it is in use when the next is asked for: then only for
-//! whether it is filled, which it may yet be.
+//! The zeros may be the room of a sparse table, each page of which should cost a page when it is
+//! touched. Or all of them may be written, which takes eight times as long page by page as in huge
+//! pages. So the first block comes page by page, and what became of the last block decides for the
+//! next. If the last block came page by page, most of it must be resident. If it came in huge
+//! pages, all of it is resident, and most must be set. A block is looked at when it is freed; and
+//! while it is in use, when the next is asked for: then only for whether it is filled, since it may
+//! yet be.
 
 use core::num::NonZero;
 use core::ptr::NonNull;
@@ -15,7 +17,7 @@ use hectare_pages::PageSource;
 use super::HugeBlock;
 use crate::region::{FRAME_BYTES, Probe, Step};
 
-/// What is known of zeros. All zeros when nothing is.
+/// What is known of zeros: nothing, if all zeros.
 #[derive(Debug)]
 pub(super) struct Zeros {
     /// Where the last block of zeros begins, and whether it came in huge pages.
@@ -29,18 +31,20 @@ impl Zeros {
         Self { last: None, is_last_huge: false, are_filled: false }
     }
 
-    /// Where the last block of zeros began that was taken.
+    /// Where the last block of zeros that was taken began.
     pub(super) fn last(&self) -> Option<NonNull<u8>> {
         self.last
     }
 
-    /// Whether zeros that are asked for now are likely to be filled; `last` is the last block of them, if it is in use.
+    /// Whether zeros that are asked for now are likely to be filled. `last` is the last block of
+    /// zeros, if it is in use.
     pub(super) fn will_be_filled(
         &mut self,
         last: Option<HugeBlock>,
         source: &impl PageSource,
     ) -> bool {
-        // What came in huge pages did so because others were filled, and says nothing before it is freed.
+        // A block came in huge pages because others were filled, and says nothing before it is
+        // freed.
         if let Some(block) = last.filter(|_| !self.is_last_huge) {
             self.are_filled |= is_full(block, false, source);
         }
@@ -52,7 +56,7 @@ impl Zeros {
         (self.last, self.is_last_huge) = (Some(start), is_huge);
     }
 
-    /// Probes `block` if it is the last one of zeros. Its owner has given it up.
+    /// Probes `block` if it is the last block of zeros. Its owner has given it up.
     pub(super) fn probe(&mut self, block: HugeBlock, source: &impl PageSource) {
         if self.last == Some(block.start) {
             self.last = None;
@@ -61,7 +65,7 @@ impl Zeros {
     }
 }
 
-/// Whether most of `block` is there; if it came `in_huge_pages`, whether most of it is set, too.
+/// Whether most of `block` is resident. If it came `in_huge_pages`: whether most of it is set, too.
 fn is_full(block: HugeBlock, in_huge_pages: bool, source: &impl PageSource) -> bool {
     let is_filled = |word| is_there(word, source) && (!in_huge_pages || is_set(word, source));
     let frames = block.committed_bytes / FRAME_BYTES;
@@ -77,7 +81,8 @@ fn is_there(word: NonNull<u8>, source: &impl PageSource) -> bool {
     source.is_resident(page) == Some(true)
 }
 
-/// Whether `word` is not zero, by the system: its owner may have protected it, and left it so.
+/// Whether `word` is not zero. Asks the system, since the owner may have protected the word, and
+/// left it so.
 fn is_set(word: NonNull<u8>, source: &impl PageSource) -> bool {
     source.is_zero(word.cast()) == Some(false)
 }
