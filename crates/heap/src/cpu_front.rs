@@ -4,15 +4,15 @@
 //!   thread ──object──▶ this CPU's list ──full list──▶ this CPU's spare ──▶ pools, as any batch
 //!          ◀─object───                 ◀────────────                   ◀──
 //! ```
-//! So what a thousand threads keep is bounded by the CPUs, and what one frees, the next one on the
-//! same CPU takes while it still lies in the processor's cache. An object passes in a restartable
-//! sequence of some twenty instructions (`cpu_lists.rs`, `sequence.rs`), where a cache of the
-//! thread's own needs six or seven: so the first threads of a process have caches, and those beyond
-//! a number that depends on the CPUs have not (`seat.rs`).
+//! So what a thousand threads keep is bounded by the CPUs. What one thread frees, the next one on
+//! the same CPU takes while it still lies in the processor's cache. An object passes in a
+//! restartable sequence of some twenty instructions (`cpu_lists.rs`, `sequence.rs`). A thread's own
+//! cache needs six or seven. So the first threads of a process have caches, and those beyond a
+//! number that depends on the CPUs do not (`seat.rs`).
 //!
-//! A list changes by one word alone: a full one is exchanged for a short one, an empty one for a
-//! batch, and what came out in exchange goes on to the next place; in between it belongs to the
-//! thread, on whatever CPU that is by then.
+//! A list changes by one word alone: a full list is exchanged for a short one, an empty list for a
+//! batch. What came out in exchange goes on to the next place. In between it belongs to the thread,
+//! whatever CPU that is on by then.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -35,18 +35,18 @@ impl<S: System> Heap<S> {
         self.cpus.aborts()
     }
 
-    /// Prepares for [`Seat::Cpu`]; returns whether this thread may have it. Threads that call while the
-    /// first call is still looking for restartable sequences are told no.
+    /// Prepares for [`Seat::Cpu`]. Returns whether this thread may have it: `false` for threads
+    /// that call while the first call is still looking for restartable sequences.
     pub fn begin_cpu_front(&self) -> bool {
         self.ensure_key();
         self.is_shared.store(true, Relaxed);
         self.cpus.begin()
     }
 
-    /// An object of `class` from this CPU's list; null when the slow path must be asked.
+    /// An object of `class` from this CPU's list. Null when the slow path is needed.
     ///
     /// # Safety
-    /// [`begin_cpu_front`](Self::begin_cpu_front) has said yes.
+    /// [`begin_cpu_front`](Self::begin_cpu_front) has returned `true`.
     #[inline(always)]
     pub(crate) unsafe fn take_by_cpu(&self, class: ClassId) -> *mut u8 {
         // SAFETY: the caller's promise, passed on.
@@ -56,8 +56,8 @@ impl<S: System> Heap<S> {
         hand_out(object)
     }
 
-    /// Puts an object on this CPU's list; `false`, and nothing has changed, when the slow path must
-    /// be asked.
+    /// Puts an object on this CPU's list. `false`, with nothing changed, when the slow path is
+    /// needed.
     ///
     /// # Safety
     /// As [`take_by_cpu`](Self::take_by_cpu).
@@ -72,7 +72,7 @@ impl<S: System> Heap<S> {
         given
     }
 
-    /// As [`take_by_cpu`](Self::take_by_cpu), whatever it takes; null when out of memory.
+    /// As [`take_by_cpu`](Self::take_by_cpu), by the slow path. Null when out of memory.
     ///
     /// # Safety
     /// As [`take_by_cpu`](Self::take_by_cpu).
@@ -118,14 +118,14 @@ impl<S: System> Heap<S> {
         if batch.is_none() {
             return false;
         }
-        // SAFETY: as above. What another thread has put there meanwhile comes out.
+        // SAFETY: as above. A list that another thread has put there meanwhile comes out.
         if let Some(other) = unsafe { self.cpus.exchange(Word::List, class, batch) } {
             self.put_batch(class, other);
         }
         true
     }
 
-    /// The limit of this CPU's list of `class`, as it was; from now on it is longer.
+    /// Lengthens the limit of this CPU's list of `class`. Returns the limit as it was.
     fn lengthen(&self, class: ClassId) -> usize {
         let Some(limit) = self.cpus.limit(class) else { return 1 };
         let before = limit.load(Relaxed);
@@ -133,7 +133,7 @@ impl<S: System> Heap<S> {
         before.into()
     }
 
-    /// As [`give_by_cpu`](Self::give_by_cpu), whatever it takes.
+    /// As [`give_by_cpu`](Self::give_by_cpu), by the slow path.
     ///
     /// # Safety
     /// As [`give_by_cpu`](Self::give_by_cpu).

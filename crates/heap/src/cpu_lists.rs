@@ -1,13 +1,13 @@
-//! The lists of all CPUs, and how they are taken from the threads.
+//! The lists of all CPUs, and how they are taken away from the threads.
 //!
-//! A sequence finds its lists by the table (`sequence.rs`). Whoever wants what is listed (a trim, one CPU at a
-//! time; a fork, all at once) clears the table's entry and restarts the sequences under way; threads then wait at
-//! the gate until it is filled again.
+//! A sequence finds its lists by the table (`sequence.rs`). Whoever wants what is listed (a trim,
+//! one CPU at a time; a fork, all at once) clears the table's entry and restarts the sequences
+//! under way. Threads then wait at the gate until the entry is filled again.
 //!
 //! Invariants
-//! 1. `table[cpu]` is `lists[cpu]` or null; `gate` is held where it changes.
-//! 2. While `gate` is held, `table[cpu]` is null and the sequences of that CPU have been restarted since, the
-//!    holder alone changes the words of `lists[cpu]`.
+//! 1. `table[cpu]` is `lists[cpu]` or null. Whoever changes it holds `gate`.
+//! 2. While `gate` is held, `table[cpu]` is null and the sequences of that CPU have been restarted
+//!    since, only the holder changes the words of `lists[cpu]`.
 //! 3. Locks: the gate is taken first, before those of pools, bins and backend.
 
 use core::ptr::NonNull;
@@ -25,17 +25,17 @@ use crate::class::{ClassId, STATES};
 use crate::object::{FreeObject, Key};
 use crate::sequence::{self, CPUS, CpuLists, Refusal, Table, Word};
 
-/// How often a sequence is tried: a thread that is interrupted each time (a debugger steps through
-/// it) goes on without the lists.
+/// How often a sequence is tried. A thread that is interrupted each time (because a debugger steps
+/// through it) goes on without the lists.
 pub(crate) const TRIES: usize = 64;
 
 /// Nobody has asked yet whether there are sequences.
 const UNKNOWN: u8 = 0;
-/// There are none; or the question is just being asked.
+/// There are no sequences, or somebody is just asking.
 const UNFIT: u8 = 1;
 /// Threads have areas.
 const POSSIBLE: u8 = 2;
-/// And the kernel will restart sequences.
+/// The kernel will restart sequences, too.
 const READY: u8 = 3;
 
 /// The lists of all CPUs.
@@ -43,16 +43,16 @@ const READY: u8 = 3;
 pub(crate) struct Cpus<P> {
     table: Table,
     lists: Table,
-    /// One more than the highest CPU that has lists.
+    /// One more than the number of the highest CPU that has lists.
     used: AtomicUsize,
-    /// The offset of the threads' areas, once possible.
+    /// The offset of the threads' areas, once known.
     area_offset: AtomicIsize,
-    /// One of the four above.
+    /// One of the four values above.
     readiness: AtomicU8,
     gate: Lock<(), P>,
-    /// Whether the fork that is under way has kept all sequences away.
+    /// Whether the fork that is under way has stopped all sequences.
     is_stopped: AtomicBool,
-    /// How many sequences were tried again, as far as slow paths have seen it.
+    /// How many sequences were tried again, as far as slow paths know.
     aborts: AtomicUsize,
 }
 
@@ -62,7 +62,7 @@ impl CpuLists {
             words: [const { AtomicUsize::new(0) }; 2 * STATES],
             limits: [const { AtomicU16::new(0) }; STATES],
         };
-        // Of what has never held any it makes empty lists, too.
+        // This also makes empty lists of words that never held any.
         lists.take_all();
         lists
     }
@@ -106,11 +106,11 @@ impl<P: Park> Cpus<P> {
         self.area_offset.load(Relaxed)
     }
 
-    /// Whether [`begin`](Self::begin) can say yes, as far as can be known without asking the kernel.
-    /// The first call asks the dynamic linker, which may allocate; what finds its way here meanwhile
-    /// is told no.
+    /// Whether [`begin`](Self::begin) can return `true`, as far as can be known without asking the
+    /// kernel. The first call asks the dynamic linker, which may allocate. Calls that come here
+    /// meanwhile return `false`.
     pub(crate) fn may_begin(&self) -> bool {
-        // One thread asks: a second would take back for a moment what the first has found.
+        // Only one thread asks: a second would take back for a moment what the first has found.
         let is_first = self.readiness.compare_exchange(UNKNOWN, UNFIT, Relaxed, Relaxed).is_ok();
         if is_first && let Some(offset) = rseq::area_offset() {
             self.area_offset.store(offset, Relaxed);
@@ -125,7 +125,7 @@ impl<P: Park> Cpus<P> {
         self.readiness.load(Relaxed) == READY
     }
 
-    /// Prepares for [`Seat::Cpu`](crate::Seat::Cpu); returns whether this thread may have it.
+    /// Prepares for [`Seat::Cpu`](crate::Seat::Cpu). Returns whether this thread may have it.
     pub(crate) fn begin(&self) -> bool {
         if self.may_begin() && self.readiness.load(Relaxed) == POSSIBLE {
             let readiness = if rseq::announce_restarts() { READY } else { UNFIT };
@@ -144,7 +144,7 @@ impl<P: Park> Cpus<P> {
     /// The first object of this CPU's list of `class`, which still bears its mark.
     ///
     /// # Safety
-    /// [`begin`](Self::begin) has said yes.
+    /// [`begin`](Self::begin) has returned `true`.
     #[inline(always)]
     pub(crate) unsafe fn pop(&self, class: ClassId, key: Key) -> Result<FreeObject, Refusal> {
         // SAFETY: the offset is that of the areas; lists are there for good.
@@ -161,8 +161,8 @@ impl<P: Park> Cpus<P> {
         unsafe { sequence::push(&self.table, self.area(), class, object) }
     }
 
-    /// Puts `batch` in a place of this CPU, and returns the one that was there. When it is refused
-    /// each time, `batch` comes back.
+    /// Puts `batch` in a place of this CPU, and returns the batch that was there. If it is refused
+    /// each time, returns `batch`.
     ///
     /// # Safety
     /// As [`pop`](Self::pop).
@@ -192,7 +192,8 @@ impl<P: Park> Cpus<P> {
         Some(&lists.limits[class.index()])
     }
 
-    /// Lets this CPU have its lists, made of `memory` if it never had any. `false` if it cannot.
+    /// Lets this CPU have its lists, made of `memory` if it never had any. `false` if that is not
+    /// possible.
     #[cold]
     pub(crate) fn open(&self, memory: impl FnOnce(usize) -> Option<NonNull<u8>>) -> bool {
         let _gate = self.gate.lock();
@@ -221,11 +222,11 @@ impl<P: Park> Cpus<P> {
         })
     }
 
-    /// Keeps all sequences away; the gate must be held. `false`, and nothing has changed, if the
-    /// kernel will not restart those under way.
+    /// Stops all sequences. The gate must be held. `false`, with nothing changed, if the kernel
+    /// will not restart the sequences under way.
     fn stop(&self) -> bool {
         for (cpu, _) in self.in_use() {
-            // A sequence that begins after the restart sees it.
+            // A sequence that begins after the restart sees the null.
             self.table[cpu].store(core::ptr::null_mut(), Relaxed);
         }
         let stopped = rseq::restart_all();
@@ -235,7 +236,7 @@ impl<P: Park> Cpus<P> {
         stopped
     }
 
-    /// Lets sequences go on; the gate must be held.
+    /// Lets sequences go on. The gate must be held.
     #[inline(never)]
     fn resume(&self) {
         for (cpu, _) in self.in_use() {
@@ -270,9 +271,9 @@ impl<P: Park> Cpus<P> {
         }
     }
 
-    /// Takes out all that is listed on a CPU, whose sequences are kept away only as long as that takes. `None` if the
-    /// kernel will not restart those under way. A child forked before these objects are in their slabs has lost them, like
-    /// all that is on its way between other threads.
+    /// Takes out all that is listed on a CPU. Its sequences are stopped only as long as that takes.
+    /// `None` if the kernel will not restart those under way. A child forked before these objects
+    /// are in their slabs has lost them, like all that is on its way between other threads.
     fn take_all(&self, cpu: usize, lists: &CpuLists) -> Option<[Packed; 2 * STATES]> {
         let _gate = self.gate.lock();
         // As in `stop`.
@@ -282,7 +283,7 @@ impl<P: Park> Cpus<P> {
         words
     }
 
-    /// How many objects of `class` are listed; exact when no other thread is at work.
+    /// How many objects of `class` are listed. Exact if no other thread is at work.
     pub(crate) fn objects(&self, class: ClassId) -> usize {
         let words =
             |(_, lists): (_, &CpuLists)| places_of(class).map(|at| lists.words[at].load(Relaxed));
@@ -300,19 +301,19 @@ impl<P: Park> Cpus<P> {
         self.in_use().count()
     }
 
-    /// A sequence is to be tried again.
+    /// Notes that a sequence is to be tried again.
     pub(crate) fn note_abort(&self) {
         self.aborts.fetch_add(1, Relaxed);
     }
 
-    /// Keeps all sequences away across a fork.
+    /// Stops all sequences across a fork.
     pub(crate) fn before_fork(&self) {
         self.gate.lock_for_fork();
         self.is_stopped.store(self.used.load(Relaxed) == 0 || self.stop(), Relaxed);
     }
 
-    /// Drops the lists in a forked child, if they may be the copy of a moment at which they changed:
-    /// their objects are lost. To be called before [`after_fork`](Self::after_fork).
+    /// Drops the lists in a forked child, if they may have been copied while they changed: their
+    /// objects are lost. Must be called before [`after_fork`](Self::after_fork).
     pub(crate) fn drop_if_torn(&self) {
         if !self.is_stopped.load(Relaxed) {
             for (_, lists) in self.in_use() {
@@ -321,7 +322,7 @@ impl<P: Park> Cpus<P> {
         }
     }
 
-    /// Lets them go on, in the parent and in the child.
+    /// Lets sequences go on, in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).

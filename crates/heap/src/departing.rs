@@ -1,8 +1,9 @@
-//! Objects on their way to slabs that are given up.
+//! Departing objects: freed objects on their way to given-up slabs.
 //!
-//! What is freed in such a slab goes back there, so that the slab becomes empty, and not to a list, from where the next
-//! request would take it. One at a time, each would take the lock of its class and wait for its slab's descriptor; so a
-//! thread's objects go some at a time. What is left goes when the thread ends, memory is out, or is asked back.
+//! An object freed in a given-up slab goes back there, so that the slab becomes empty. It does not
+//! go to a list, from which the next request would take it. If objects went one at a time, each
+//! would take the lock of its class and wait for its slab's descriptor. So a thread's objects go
+//! some at a time. What is left goes when the thread ends, and when memory is out or is asked back.
 
 use crate::batch::Batch;
 use crate::class::ClassId;
@@ -11,14 +12,15 @@ use crate::object::{FreeObject, Key, Link};
 /// Classes whose numbers differ by a multiple of this take turns.
 const GROUPS: usize = 8;
 
-/// No more of a class wait than this, nor than a [batch](ClassId::batch) has: each may be what keeps a slab from being empty.
+/// No more objects of a class wait than this, nor than a [batch](ClassId::batch) has, since each
+/// may be what keeps a slab from being empty.
 const MOST: usize = 16;
 
-/// What a thread has on its way. Nothing, if all zeros.
+/// The departing objects of a thread. None, if all zeros.
 #[derive(Debug)]
 pub(crate) struct Departing([Group; GROUPS]);
 
-/// Objects of one class, which share a list.
+/// Departing objects of one class, in one list.
 #[derive(Debug)]
 struct Group {
     head: Option<FreeObject>,
@@ -27,7 +29,7 @@ struct Group {
 }
 
 impl Departing {
-    /// Adds an object of `class`. Returns what must go first.
+    /// Adds an object of `class`. Returns the batch that must go first, if there was no room.
     pub(crate) fn add(
         &mut self,
         class: ClassId,
@@ -42,18 +44,18 @@ impl Departing {
         first
     }
 
-    /// Takes all of `class`.
+    /// Takes all objects of `class`.
     pub(crate) fn take(&mut self, class: ClassId) -> Option<Batch> {
         let group = self.group(class);
         if group.class == class { group.take().map(|(_, batch)| batch) } else { None }
     }
 
-    /// Takes all of some class; `None` if there is none of any.
+    /// Takes all objects of some class. `None` if there are no objects.
     pub(crate) fn take_any(&mut self) -> Option<(ClassId, Batch)> {
         self.0.iter_mut().find_map(Group::take)
     }
 
-    /// How many there are of `class`.
+    /// How many objects of `class` there are.
     pub(crate) fn objects(&self, class: ClassId) -> usize {
         let group = &self.0[class.index() % GROUPS];
         if group.class == class { group.count.into() } else { 0 }

@@ -1,8 +1,9 @@
-//! The caches of threads that have ended, with what is in them, for the next threads that come.
+//! Left caches: the caches of threads that have ended, with the objects in them, for the next new
+//! threads.
 //!
-//! Where threads are short-lived, each would fill its lists from the pools, learn how long they should
-//! be, and give all of it back. So the caches that are left stay as they are, one for each CPU in use; one
-//! that is left when there are as many is emptied. When the pools are emptied, so are those that stayed.
+//! A short-lived thread would fill its lists from the pools, learn how long they should be, and
+//! give all of it back. So left caches stay as they are, one for each CPU in use. A cache that is
+//! left when there are as many is emptied. When the pools are emptied, so are the left caches.
 //!
 //! Invariant: the list holds `count` caches that no thread uses.
 
@@ -10,7 +11,7 @@ use core::ptr::NonNull;
 
 use crate::cache::Cache;
 
-/// Caches that hold objects and that no thread uses: the last that was left comes first.
+/// Caches that hold objects and that no thread uses. The last one left comes first.
 #[derive(Debug)]
 pub(crate) struct LeftCaches {
     first: Option<NonNull<Cache>>,
@@ -25,10 +26,10 @@ impl LeftCaches {
         Self { first: None, count: 0 }
     }
 
-    /// Keeps `cache`, unless there are `most` already.
+    /// Keeps `cache`, unless there are `most` already. Returns whether it did.
     ///
     /// # Safety
-    /// A cache in the heap's metadata, which the caller gives up if the answer is `true`.
+    /// A cache in the heap's metadata, which the caller gives up if the result is `true`.
     pub(crate) unsafe fn push(&mut self, mut cache: NonNull<Cache>, most: usize) -> bool {
         if self.count >= most {
             return false;
@@ -40,7 +41,7 @@ impl LeftCaches {
         true
     }
 
-    /// A cache that was left, which is the caller's from now on.
+    /// A left cache, which is the caller's from now on.
     pub(crate) fn pop(&mut self) -> Option<NonNull<Cache>> {
         let mut cache = self.first?;
         // SAFETY: by the invariant nobody else reaches it.
@@ -49,7 +50,7 @@ impl LeftCaches {
         Some(cache)
     }
 
-    /// The caches that were left.
+    /// The left caches.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Cache> {
         let at = |cache: Option<NonNull<Cache>>| {
             // SAFETY: by the invariant nobody else reaches it, while the list is borrowed.

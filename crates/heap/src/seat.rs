@@ -4,13 +4,14 @@
 //!   NotYet ──first slow path─┬─ a cache is left ─▶ its own cache ──the key's destructor──▶ Departed
 //!                            └─ none is ─────────▶ Sharing: the lists of whatever CPU it is on
 //! ```
-//! A cache of a thread's own is the quickest, but holds what the thread may never ask for again. So
-//! each CPU has a fixed number of caches; a thread beyond them shares its CPU's lists, which it
+//! A cache of its own is quickest for a thread, but holds what the thread may never ask for again.
+//! So each CPU has a fixed number of caches. A thread beyond these shares its CPU's lists, which it
 //! finds by a restartable sequence, and holds nothing itself. A thread keeps its seat as long as it
-//! lives; one that ends leaves its cache to the next that comes.
+//! lives. A thread that ends leaves its cache to the next new thread.
 //!
-//! The word of a thread that shares names a static cache which is always empty and full: so the hit
-//! paths decline, as they do for one without a seat, and what is behind them looks at the word.
+//! The word of a thread that shares names a static cache that is always empty and full. So the hit
+//! paths decline, as they do for a thread without a seat, and the code behind them looks at the
+//! word.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -27,10 +28,10 @@ use crate::stand_in::StandIn;
 pub enum Seat {
     /// In a cache of its own, from [`Heap::new_cache`](crate::Heap::new_cache).
     Own(NonNull<Cache>),
-    /// In the lists of the CPU it runs on, which
-    /// [`Heap::begin_cpu_front`](crate::Heap::begin_cpu_front) has said it may.
+    /// In the lists of the CPU it runs on: [`Heap::begin_cpu_front`](crate::Heap::begin_cpu_front)
+    /// has returned `true`.
     Cpu,
-    /// Nowhere: each goes back to its slab.
+    /// Nowhere: each object goes back to its slab.
     None,
 }
 
@@ -43,27 +44,28 @@ impl From<Option<NonNull<Cache>>> for Seat {
 /// Which threads have caches of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Front {
-    /// Each.
+    /// Each thread.
     Thread,
-    /// None, where there are restartable sequences.
+    /// No thread, if there are restartable sequences.
     Cpu,
-    /// The first ones, a fixed number for each CPU, where there are restartable sequences; elsewhere each.
+    /// The first threads, a fixed number for each CPU, if there are restartable sequences;
+    /// otherwise each thread.
     Auto,
 }
 
 /// How many threads for each CPU have caches of their own, by default.
 const CACHES_PER_CPU: usize = 16;
 
-/// How many threads have caches of their own, and may.
+/// How many threads have caches of their own, and how many may have one.
 #[derive(Debug)]
 pub(crate) struct Seats {
-    /// One more than may; 0 before the CPUs are counted.
+    /// One more than the number of threads that may have a cache; 0 before the CPUs are counted.
     limit: AtomicUsize,
     taken: AtomicUsize,
 }
 
-/// What [`Seats::limit`] says where each thread has a cache, where none has, and where the CPUs have
-/// not been counted yet.
+/// The values of [`Seats::limit`] if each thread has a cache, if none has, and if the CPUs have not
+/// been counted yet.
 const ALL: usize = usize::MAX;
 const NONE: usize = 1;
 const UNKNOWN: usize = 0;
@@ -73,7 +75,7 @@ impl Seats {
         Self { limit: AtomicUsize::new(UNKNOWN), taken: AtomicUsize::new(0) }
     }
 
-    /// Threads that come from now on have the seats of `front`.
+    /// Gives the seats of `front` to threads that come from now on.
     pub(crate) fn choose(&self, front: Front) {
         let limit = match front {
             Front::Thread => ALL,
@@ -90,8 +92,8 @@ impl Seats {
         self.limit.load(Relaxed)
     }
 
-    /// A thread gets a cache, if one is left. What is one CPU's is there wherever CPUs have not been counted: most programs
-    /// never need to.
+    /// Gives a cache to a thread, if one is left. As many as one CPU has are there before the CPUs
+    /// are counted: most programs never need to count them.
     fn enter(&self) -> bool {
         let may_have_one_more = |limit: usize| {
             let one_more = |taken: usize| (taken + 1 < limit).then_some(taken + 1);
@@ -101,7 +103,7 @@ impl Seats {
         is_unknown && may_have_one_more(CACHES_PER_CPU + 1) || may_have_one_more(self.limit())
     }
 
-    /// A thread gets a cache in any case.
+    /// Counts a thread that gets a cache in any case.
     pub(crate) fn enter_beyond(&self) {
         self.taken.fetch_add(1, Relaxed);
     }
@@ -111,20 +113,20 @@ impl Seats {
         self.taken.load(Relaxed)
     }
 
-    /// Of the threads that have a cache only `threads` are left.
+    /// Notes that only `threads` of the threads that have a cache are left.
     pub(crate) fn keep(&self, threads: usize) {
         self.taken.store(threads, Relaxed);
     }
 
-    /// A thread that had a cache has ended.
+    /// Notes that a thread that had a cache has ended.
     pub(crate) fn leave(&self) {
         self.taken.fetch_sub(1, Relaxed);
     }
 }
 
 impl Process {
-    /// Chooses the front of threads that come from now on, and of the calling one. To be called
-    /// while there is one thread, before [`specialise`](Self::specialise).
+    /// Chooses the front of threads that come from now on, and of the calling one. Must be called
+    /// while there is only one thread, before [`specialise`](Self::specialise).
     pub fn choose_front(&'static self, front: Front) {
         self.seats.choose(front);
         if front == Front::Cpu && self.heap.begin_cpu_front() {
@@ -132,9 +134,9 @@ impl Process {
         }
     }
 
-    /// The front that serves threads: what was chosen, or [`Front::Thread`] where there is no other. To
-    /// be asked once before there are many threads: as long as the first call looks for sequences, all
-    /// that come get caches.
+    /// The front that serves threads: the chosen one, or [`Front::Thread`] if there is no other.
+    /// Should be called once before there are many threads: while the first call looks for
+    /// sequences, all threads that come get caches.
     pub fn front(&'static self) -> Front {
         match self.seats.limit.load(Relaxed) {
             ALL => Front::Thread,
@@ -144,7 +146,7 @@ impl Process {
         }
     }
 
-    /// This thread's seat, where no special front is on. It gets one if it has none yet.
+    /// This thread's seat, if no special front is on. The thread gets one if it has none yet.
     #[inline]
     pub(crate) fn seat(&'static self) -> Seat {
         let word = cache_word();
@@ -174,25 +176,25 @@ impl Process {
         cache.into()
     }
 
-    /// An object for `bytes` from the list of this CPU; null when the thread has another seat, or
-    /// the slow path must be asked.
+    /// An object for `bytes` from the list of this CPU. Null when the thread has another seat, or
+    /// the slow path is needed.
     #[inline(always)]
     pub(crate) fn malloc_by_cpu(&'static self, bytes: usize) -> *mut u8 {
         if cache_word() != StandIn::Sharing.word() || bytes > MAX_SMALL_BYTES {
             return core::ptr::null_mut();
         }
-        // SAFETY: a thread that shares has been told that it may.
+        // SAFETY: a thread that shares has been allowed to.
         unsafe { self.heap.take_by_cpu(ClassId::for_bytes(bytes)) }
     }
 
-    /// Frees a small object into the list of this CPU; `false`, and nothing has changed, when the
-    /// thread has another seat, or [`free_slow`](Self::free_slow) must be asked.
+    /// Frees a small object into the list of this CPU. `false`, with nothing changed, when the
+    /// thread has another seat, or [`free_slow`](Self::free_slow) is needed.
     ///
     /// # Safety
     /// As [`free`](Self::free).
     #[inline(always)]
     pub(crate) unsafe fn free_by_cpu(&'static self, object: *mut u8) -> bool {
-        // SAFETY: the caller's promise; a thread that shares has been told that it may.
+        // SAFETY: the caller's promise. A thread that shares has been allowed to.
         cache_word() == StandIn::Sharing.word() && unsafe { self.heap.free_by_cpu(object) }
     }
 }

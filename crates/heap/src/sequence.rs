@@ -1,8 +1,8 @@
 //! The three restartable sequences of the CPUs' lists.
 //!
 //! Each does what a thread could do with two or three plain instructions if it were sure to stay on
-//! its CPU, undisturbed; the kernel sees to that by sending it to the abort handler if it was not
-//! (see [`hectare_pages::rseq`]):
+//! its CPU, undisturbed. The kernel ensures this: it sends a thread that was disturbed to the abort
+//! handler (see [`hectare_pages::rseq`]):
 //! ```text
 //!   arm:  the thread's area names the sequence
 //!         cpu ← area.cpu;  lists ← table[cpu]; leave if null
@@ -15,8 +15,8 @@
 //! 2. So between a sequence's read of a word and its store nobody else has touched the list: what
 //!    the word listed is still listed, and its objects may be read.
 //!
-//! The area keeps naming the sequence afterwards, which means nothing outside of it: this library is
-//! never unloaded.
+//! The area still names the sequence afterwards, which means nothing outside of the sequence: this
+//! library is never unloaded.
 
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
 
@@ -31,14 +31,14 @@ pub(crate) const CPUS: usize = 1024;
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct CpuLists {
-    /// Of each class the list that threads take from and give to, and behind all of those the
-    /// spares, as [`Packed`]s.
+    /// For each class, the list that threads take from and give to; behind all lists, the spares.
+    /// All are [`Packed`]s.
     pub(crate) words: [AtomicUsize; 2 * STATES],
     /// How long a class's list may become.
     pub(crate) limits: [AtomicU16; STATES],
 }
 
-/// Where each CPU's lists are; null while it has none.
+/// Where each CPU's lists are. Null while it has none.
 pub(crate) type Table = [AtomicPtr<CpuLists>; CPUS];
 
 /// Which of a class's two words.
@@ -52,13 +52,13 @@ pub(crate) enum Word {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "nothing is tried there"))]
 pub(crate) enum Refusal {
-    /// The thread was preempted, migrated or interrupted: to be tried again.
+    /// The thread was preempted, migrated or interrupted, and has to try again.
     Aborted,
-    /// This CPU has no lists now, or the thread no registered area.
+    /// This CPU has no lists now, or the thread has no registered area.
     Absent,
-    /// The list is empty, or when an object is to be put on it, full.
+    /// The list is empty; or full, if an object is to be put on it.
     Exhausted,
-    /// This first object of the list has lost its mark.
+    /// The first object of the list, this one, has lost its mark.
     Corrupt(*mut u8),
 }
 
@@ -90,8 +90,8 @@ mod arch {
         }
     }
 
-    /// A sequence: it begins at the label 2 and ends behind the store, at 3. It leaves by 5 if the
-    /// CPU has no lists. Labels 6 and 7 are for the body's own.
+    /// A sequence begins at the label 2 and ends behind the store, at 3. It leaves by 5 if the CPU
+    /// has no lists. Labels 6 and 7 are for the body's own exits.
     macro_rules! sequence {
         ($body:literal, $exits:literal, $($operands:tt)*) => {
             asm!(
@@ -114,7 +114,7 @@ mod arch {
                 "xor {status:e}, {status:e}",
                 "8:",
                 ".pushsection __rseq_failure, \"ax\"",
-                // An undefined instruction whose operand the signature is.
+                // An undefined instruction with the signature as its operand.
                 ".byte 0x0f, 0xb9, 0x3d",
                 ".long {signature}",
                 "4: mov {status:e}, {aborted}",
@@ -150,7 +150,7 @@ mod arch {
         let object: *mut u8;
         let status: u32;
         // SAFETY: by invariant 2 the first object is on the list as long as the sequence lasts, so
-        // its two words may be read; the store leaves what was behind it.
+        // its two words may be read. The store leaves what was behind it on the list.
         unsafe {
             sequence!(
                 "mov {word}, qword ptr [{lists} + 8 * {class}]
@@ -191,7 +191,7 @@ mod arch {
         Ok(unsafe { FreeObject::new(object) })
     }
 
-    /// Puts a marked object on this CPU's list of `class`; refused when that is full.
+    /// Puts a marked object on this CPU's list of `class`. Refused if the list is full.
     ///
     /// # Safety
     /// As [`pop`].
@@ -203,7 +203,7 @@ mod arch {
         object: FreeObject,
     ) -> Result<(), Refusal> {
         let status: u32;
-        // SAFETY: the object is the caller's until the store lists it; by invariant 2 what is
+        // SAFETY: the object is the caller's until the store lists it. By invariant 2 what is
         // linked behind it is the list.
         unsafe {
             sequence!(

@@ -1,8 +1,10 @@
-//! What a thread's word names where the thread has no cache of its own.
+//! What the word of a thread without a cache of its own names.
 //!
-//! It looks like a cache whose lists are all empty, so that the hit paths need not ask: they find nothing
-//! there, and the slow paths tell by the address what it stands for. All four lie in one static, each a list
-//! behind the one before: their lists are alike, and what follows them is zero. (Each in a static of its
+//! It looks like a cache whose lists are all empty, so that the hit paths need not ask: they find
+//! nothing there, and the slow paths tell by the address what it stands for. All four lie in one
+//! static, each a list behind the one before. Their lists are alike, and what follows them is zero.
+//! (Each in a static of its own would be 2 KiB of addresses to relocate, two pages that every
+//! process writes to.)
 //! own would be 2 KiB of addresses to relocate, two pages that every process writes to.)
 
 use core::ptr::NonNull;
@@ -10,26 +12,26 @@ use core::ptr::NonNull;
 use crate::cache::{Cache, CacheBin};
 use crate::class::{CLASSES, STATES};
 
-/// What a word can stand for.
+/// What a thread's word can stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StandIn {
-    /// The thread shares the lists of its CPU. (The first, since this is asked most.)
+    /// The thread shares the lists of its CPU. (First, since this is asked most.)
     Sharing,
-    /// It has no cache yet: what every word begins with.
+    /// The thread has no cache yet. Every word begins with this.
     NotYet,
-    /// Its cache is gone again.
+    /// The thread's cache is gone again.
     Departed,
-    /// It is inside the heap, where `special.rs` keeps count of that.
+    /// The thread is inside the heap, and `special.rs` keeps count of that.
     Inside,
 }
 
 const COUNT: usize = StandIn::Inside as usize + 1;
 
-// The last one's lists of all size classes lie among those of the first; what it has for other states of a page
-// may be zeros, for those have no lists.
+// The lists of all size classes of the last stand-in lie among those of the first. Its lists for
+// other states of a page may be zeros, since those states have no lists.
 const _: () = assert!(COUNT <= STATES - CLASSES);
 
-/// All of them, never written to.
+/// All stand-ins, never written to.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct StandIns {
@@ -43,7 +45,7 @@ pub(crate) static STAND_INS: StandIns = StandIns {
 };
 
 impl StandIn {
-    /// What the word names.
+    /// What the word of such a thread names.
     #[inline(always)]
     pub(crate) fn word(self) -> NonNull<Cache> {
         let first: NonNull<Cache> = NonNull::from_ref(&STAND_INS).cast();
@@ -51,7 +53,7 @@ impl StandIn {
         unsafe { first.byte_add(self.offset()) }
     }
 
-    /// How far it lies behind the first.
+    /// How far this stand-in lies behind the first.
     pub(crate) const fn offset(self) -> usize {
         self as usize * size_of::<CacheBin>()
     }
