@@ -1,13 +1,14 @@
-//! What the slabs hold: how much of it is live, how much idle, and the extremes of both since the last scavenge.
+//! What the slabs hold: how much of it is live, how much is idle, and the extremes of both since
+//! the last scavenge.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// What the slabs hold at one time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fill {
-    /// Of objects that are out of the slabs, and in no stock.
+    /// The bytes of objects that are out of the slabs and in no stock.
     pub(crate) live_bytes: usize,
-    /// What the slabs hold beyond those.
+    /// What the slabs hold beyond the live bytes.
     pub(crate) idle_bytes: usize,
 }
 
@@ -30,7 +31,7 @@ impl Extremes {
         Self { most_live_bytes: AtomicUsize::new(0), least_idle_bytes: AtomicUsize::new(0) }
     }
 
-    /// Notes how much is live, which has become more.
+    /// Notes how much is live, which has grown.
     #[inline]
     pub(crate) fn note_live(&self, live_bytes: usize) {
         if live_bytes > self.most_live_bytes.load(Relaxed) {
@@ -38,7 +39,7 @@ impl Extremes {
         }
     }
 
-    /// Notes how much is idle, which may have become less.
+    /// Notes how much is idle, which may have shrunk.
     #[inline]
     pub(crate) fn note_idle(&self, idle_bytes: usize) {
         if idle_bytes < self.least_idle_bytes.load(Relaxed) {
@@ -46,13 +47,14 @@ impl Extremes {
         }
     }
 
-    /// Whether less is live now than was, or more is idle, by more than `slack_bytes`.
+    /// Whether less is live now than the most noted, or more is idle than the least noted, by more
+    /// than `slack_bytes`.
     pub(crate) fn are_left(&self, now: Fill, slack_bytes: usize) -> bool {
         now.idle_bytes.saturating_sub(self.least_idle_bytes.load(Relaxed)) > slack_bytes
             || self.freed_bytes(now) > slack_bytes
     }
 
-    /// How much less is live now than was.
+    /// How much less is live now than the most noted.
     pub(crate) fn freed_bytes(&self, now: Fill) -> usize {
         self.most_live_bytes.load(Relaxed).saturating_sub(now.live_bytes)
     }

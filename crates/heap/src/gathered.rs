@@ -12,21 +12,22 @@ use crate::object::{FreeObject, Key, Link};
 /// Objects taken from their slabs, on no list yet. By the time they are [listed](Self::list), which
 /// writes to each of them, their lines are being fetched side by side, and the bin's lock is free.
 ///
-/// The first `count` are there.
+/// The first `count` entries are objects.
 pub(crate) struct Gathered {
     objects: [MaybeUninit<FreeObject>; BATCH_OBJECTS],
     count: usize,
     bare: [Option<(NonNull<u8>, usize)>; BARE_RANGES],
-    /// How many frames of their slabs held no memory before, and how many of those had been given back.
+    /// How many frames of their slabs held no memory before, and how many of these had been given
+    /// back.
     pub(crate) revived_frames: usize,
     pub(crate) returned_frames: usize,
 }
 
-/// How many ranges without memory are noted; any more are faulted in by touch.
+/// How many ranges without memory are noted. Any more are faulted in by touch.
 const BARE_RANGES: usize = 4;
 
 impl Gathered {
-    /// A function, since as a constant it would be cleared as a whole, 2 KiB.
+    /// A function: a constant would be cleared as a whole, 2 KiB.
     #[inline(always)]
     pub(crate) fn new() -> Self {
         Self {
@@ -42,8 +43,8 @@ impl Gathered {
         self.count
     }
 
-    /// Adds `count` objects that lie one behind the other, `object_bytes` apart, and are about to be
-    /// written. There must be room for them.
+    /// Adds `count` objects that lie one behind the other, `object_bytes` apart, and are about to
+    /// be written. There must be room for them.
     ///
     /// # Safety
     /// Each is aligned to 16, at least 16 bytes of committed memory, and the caller's.
@@ -66,15 +67,15 @@ impl Gathered {
         self.count += count;
     }
 
-    /// Notes a range without memory in which objects lie, and the next ones will. Returns whether there
-    /// was room.
+    /// Notes a range without memory in which these objects and the next ones lie. Returns whether
+    /// there was room.
     pub(crate) fn note_bare(&mut self, start: NonNull<u8>, bytes: usize) -> bool {
         let place = self.bare.iter_mut().find(|place| place.is_none());
         place.map(|place| *place = Some((start, bytes))).is_some()
     }
 
-    /// The ranges to populate, once the bin's lock is free, before the objects are written: starts and
-    /// bytes.
+    /// The ranges to populate once the bin's lock is free and before the objects are written:
+    /// starts and bytes.
     pub(crate) fn bare(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         self.bare.into_iter().flatten()
     }
@@ -86,7 +87,7 @@ impl Gathered {
         unsafe { self.objects[..self.count].assume_init_ref() }
     }
 
-    /// Lists them in their order.
+    /// Lists the objects in their order.
     pub(crate) fn list(&self, key: Key) -> Option<Batch> {
         let (&head, others) = self.objects().split_first()?;
         let mut last = head;

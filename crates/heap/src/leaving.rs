@@ -1,27 +1,27 @@
-//! Memory on its way back to the system: many ranges to a call, since each call takes as long as giving back
-//! several pages.
+//! Memory on its way back to the system. Many ranges go in one call, since each call takes as long
+//! as giving back several pages.
 
 use core::ptr::NonNull;
 
 use hectare_pages::{PageRange, PageSource};
 
-/// Ranges that nobody uses.
+/// Ranges of memory that nobody uses.
 pub(crate) struct Leaving {
     ranges: [PageRange; Self::MOST],
     len: usize,
     bytes: usize,
 }
 
-/// What became of them.
+/// What became of the ranges.
 pub(crate) struct Gone<'a> {
     pub(crate) ranges: &'a [PageRange],
     pub(crate) bytes: usize,
-    /// Whether all went; else it is not known which.
+    /// Whether all went. If not, it is not known which did.
     pub(crate) all: bool,
 }
 
 impl Leaving {
-    /// How many ranges go in a call: what the stack holds easily.
+    /// How many ranges go in a call: as many as the stack easily holds.
     pub(crate) const MOST: usize = 64;
 
     pub(crate) const NONE: Self = Self {
@@ -39,17 +39,17 @@ impl Leaving {
         self.len == Self::MOST
     }
 
-    /// Adds one, for which there must be room.
+    /// Adds a range, for which there must be room.
     pub(crate) fn add(&mut self, start: NonNull<u8>, bytes: usize) {
         self.ranges[self.len] = PageRange { start, bytes };
         self.len += 1;
         self.bytes += bytes;
     }
 
-    /// Gives all back; none is left.
+    /// Gives all ranges back. None is left.
     ///
     /// # Safety
-    /// They are committed memory of `source`, and nothing in them is in use.
+    /// The ranges are committed memory of `source`, and nothing in them is in use.
     #[inline(never)]
     pub(crate) unsafe fn decommit(&mut self, source: &impl PageSource) -> Gone<'_> {
         let ranges = &self.ranges[..core::mem::take(&mut self.len)];

@@ -1,4 +1,4 @@
-//! What a program can do wrong with a pointer, and how that is reported.
+//! What a program can do wrong with a pointer, and how it is reported.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -16,17 +16,17 @@ pub enum Misuse {
     Misaligned,
     /// The pointer points into an object, not to its start.
     Interior,
-    /// The pointer lies in the heap's memory, where nothing is allocated: freed already, or never
+    /// The pointer lies in the heap's memory where nothing is allocated: freed already, or never
     /// allocated.
     NotAllocated,
     /// A freed object was written to.
     FreeListCorrupted,
-    /// The caller of a sized free says another size or alignment than was asked for.
+    /// The caller of a sized free claims another size or alignment than was asked for.
     WrongSize,
 }
 
-/// A misuse, and the pointer or the object it was seen at. Reported once no lock is held: a handler of the signal that
-/// ends the program may allocate.
+/// A misuse, and the pointer or the object at which it was detected. Reported once no lock is held,
+/// since a handler of the signal that ends the program may allocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misused {
     pub(crate) what: Misuse,
@@ -76,7 +76,7 @@ impl fmt::Display for Misuse {
     }
 }
 
-/// A line of text on the stack; what does not fit is cut off.
+/// A line of text on the stack. What does not fit is cut off.
 struct Line {
     bytes: [u8; 160],
     len: usize,

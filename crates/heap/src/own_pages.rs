@@ -4,12 +4,12 @@ use core::ptr::NonNull;
 
 use hectare_pages::PageSource;
 
-/// Arrays of up to this many bytes are populated as a whole when they are made: pages that are read before they are
-/// written would take two faults each.
+/// Arrays of up to this many bytes are populated as a whole when they are made. Pages that are read
+/// before they are written would take two faults each.
 const BROUGHT_BYTES: usize = 64 << 10;
 
-/// An array of `T`, of which zeros are a value, in pages of its own; zeroed where it was not
-/// written. Dropped without [`release`](Self::release), it leaks its pages.
+/// An array of `T`, for which zeros are a value, in pages of its own. It is zeroed where it was not
+/// written. If it is dropped without [`release`](Self::release), it leaks its pages.
 #[derive(Debug)]
 pub(crate) struct Pages<T> {
     start: Option<NonNull<T>>,
@@ -30,7 +30,7 @@ impl<T: Copy> Pages<T> {
         self.capacity
     }
 
-    /// Room for `capacity` entries, zeroed; `None` when out of memory.
+    /// Room for `capacity` entries, zeroed. `None` when out of memory.
     pub(crate) fn with_capacity(capacity: usize, source: &impl PageSource) -> Option<Self> {
         let bytes = Self::bytes(capacity, source);
         let start = source.get(bytes, source.page_bytes()).ok()?;

@@ -1,15 +1,16 @@
-//! How often the heap is looked through for holes.
+//! How often the heap looks for holes.
 //!
-//! Where the slabs have emptied, a look comes some milliseconds later: a program that frees much at a
-//! stretch soon frees the neighbours, too, and slabs that become empty meanwhile go as a whole, which
-//! costs a twentieth of what their pages cost one by one and leaves huge pages in one piece.
+//! Once the slabs have emptied, a look comes some milliseconds later. A program that frees much at
+//! a stretch soon frees the neighbours, too, and slabs that become empty meanwhile go as a whole.
+//! That costs a twentieth of what their pages cost one by one, and leaves huge pages in one piece.
 //!
 //! A program that has freed much, or has changed its sizes, leaves slabs in which a few objects are
-//! still in use. So where much has been idle in the slabs for half a second, the emptier ones are
+//! still in use. So if much has been idle in the slabs for half a second, the emptier ones are
 //! given up: what is freed in them no longer comes back by the threads' lists, and nothing is taken
 //! from them while there is room in others. Each half second their idle frames go back to the
-//! system; half as often, down to once in four seconds, each time that no less is idle than at the
-//! previous look; and at the first pace again once a quarter more is idle.
+//! system. Each time that hardly less is idle than at the previous look, the looks come half as
+//! often, down to one in four seconds. Once a quarter more is idle, they come at the first pace
+//! again.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -24,15 +25,15 @@ const MAX_PERIOD_MS: u64 = 4000;
 pub(crate) struct Pace {
     /// When the slabs were first seen to have emptied since the last look; 0 while they have not.
     emptied_ms: AtomicU64,
-    /// A look has begun that is not through.
+    /// A look has begun and is not through yet.
     is_unfinished: AtomicBool,
     /// When the last look was, or when much began to be idle; 0 while little is.
     since_ms: AtomicU64,
     /// 0 stands for [`PERIOD_MS`].
     period_ms: AtomicU64,
-    /// What was idle at the last look.
+    /// How much was idle at the last look.
     idle_bytes: AtomicUsize,
-    /// How many looks there were.
+    /// How many looks gave slabs up.
     looks: AtomicU32,
 }
 
@@ -54,33 +55,33 @@ impl Pace {
         note_since(&self.emptied_ms, has_emptied, now_ms);
     }
 
-    /// A look begins, for whatever cause: the slabs have yet to empty again.
+    /// Notes that a look begins, for whatever cause: the slabs have yet to empty again.
     pub(crate) fn settle(&self) {
         self.emptied_ms.store(0, Relaxed);
     }
 
-    /// Whether the slabs had emptied [`SETTLING_MS`] ago.
+    /// Whether the slabs had emptied by [`SETTLING_MS`] ago.
     pub(crate) fn has_settled(&self, now_ms: u64) -> bool {
         let emptied_ms = self.emptied_ms.load(Relaxed);
         emptied_ms > 0 && now_ms >= emptied_ms + SETTLING_MS
     }
 
-    /// Notes whether a look has begun that is not through.
+    /// Notes whether a look has begun that is not through yet.
     pub(crate) fn note_unfinished(&self, is_unfinished: bool) {
         self.is_unfinished.store(is_unfinished, Relaxed);
     }
 
-    /// Whether a look has begun that is not through.
+    /// Whether a look has begun that is not through yet.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.is_unfinished.load(Relaxed)
     }
 
-    /// Notes whether much is idle in the slabs, as [`note_emptied`](Self::note_emptied).
+    /// Notes whether much is idle in the slabs, as [`note_emptied`](Self::note_emptied) does.
     pub(crate) fn note_idle(&self, is_much: bool, now_ms: impl FnOnce() -> u64) {
         note_since(&self.since_ms, is_much, now_ms);
     }
 
-    /// Whether a look is due where `idle_bytes`, which is much, are idle in the slabs.
+    /// Whether a look is due now that `idle_bytes`, which is much, are idle in the slabs.
     pub(crate) fn is_due(&self, now_ms: u64, idle_bytes: usize) -> bool {
         let since_ms = self.since_ms.load(Relaxed);
         let has_grown = idle_bytes / 5 > self.idle_bytes.load(Relaxed) / 4;
@@ -88,13 +89,13 @@ impl Pace {
         since_ms > 0 && now_ms >= since_ms + period_ms.max(PERIOD_MS)
     }
 
-    /// How many looks there were: at each, what threads keep is asked for.
+    /// How many looks gave slabs up. At each, threads are asked for what they keep.
     #[inline]
     pub(crate) fn looks(&self) -> u32 {
         self.looks.load(Relaxed)
     }
 
-    /// A look begins at `idle_bytes`. One thread at a time may say so.
+    /// Notes that a look begins at `idle_bytes`. Only one thread at a time may call this.
     pub(crate) fn note_look(&self, now_ms: u64, idle_bytes: usize) {
         self.looks.fetch_add(1, Relaxed);
         self.since_ms.store(now_ms, Relaxed);
@@ -106,7 +107,7 @@ impl Pace {
     }
 }
 
-/// Notes in `since_ms` since when something is so; 0 while it is not.
+/// Notes in `since_ms` since when something has been so; 0 while it is not.
 fn note_since(since_ms: &AtomicU64, is_so: bool, now_ms: impl FnOnce() -> u64) {
     let was_so = since_ms.load(Relaxed) > 0;
     if is_so != was_so {

@@ -1,30 +1,31 @@
 //! Random numbers: xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016).
 //! And a hash.
 
-/// Spreads every bit of `word` over the upper ones (Knuth's multiplicative hashing, by the golden ratio).
+/// Spreads every bit of `word` over the upper bits (Knuth's multiplicative hashing, by the golden
+/// ratio).
 #[inline]
 pub(crate) fn spread(word: usize) -> usize {
     (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize
 }
 
-/// A generator. All zeros: it has not begun yet.
+/// A generator. If all zeros, it has not begun yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) const NEW: Self = Self(0);
 
-    /// Whether it is yet to [begin](Self::stir).
+    /// Whether the generator has yet to [begin](Self::stir).
     pub(crate) fn is_new(self) -> bool {
         self.0 == 0
     }
 
-    /// Begins with `seed`, or if it has begun, goes on with what that makes of its state.
+    /// Begins with `seed`. If the generator has begun already, mixes `seed` into its state.
     pub(crate) fn stir(&mut self, seed: u64) {
         self.0 = (self.0 ^ seed) | 1;
     }
 
-    /// The next number; 0 as long as it is new.
+    /// The next number. 0 as long as the generator is new.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;

@@ -1,28 +1,29 @@
 //! When an allocation is sampled.
 //!
 //! Every allocated byte is a sampling point with the probability 1 / `mean_bytes`, independent of
-//! all others: so the gaps between points are exponential, an object of s bytes is sampled with
-//! the probability 1 − e^(−s / mean), and one that was stands for 1 / that many like it. What is
-//! estimated so is true on average whatever the program's pattern. (Poisson sampling, as
-//! gperftools' and TCMalloc's heap profilers do it.) Guarded allocations are drawn the same way,
+//! all others. So the gaps between points are exponential, an object of s bytes is sampled with the
+//! probability 1 − e^(−s / mean), and a sampled object stands for 1 / that many like it. Estimates
+//! made in this way are true on average whatever the program's pattern. (Poisson sampling, as the
+//! heap profilers of gperftools and TCMalloc do it.) Guarded allocations are drawn the same way,
 //! with calls in place of bytes.
 //!
-//! The points of one size class say nothing of those of another, so a thread counts down for each
-//! class apart, beside its list of free objects, and in whole objects: the hit path of a watched
-//! `malloc` has that line at hand, and needs one count for both draws. What counts of a request are
-//! the bytes that it takes up: its class's, or whole frames of a run. An object that `realloc` leaves where it is
-//! stays sampled or not: what one that was stands for is always told by the class that it was drawn by.
+//! The points of one size class say nothing of those of another. So a thread counts down for each
+//! class separately, beside its list of free objects, and in whole objects. The hit path of a
+//! watched `malloc` has that line at hand, and needs one count for both draws. What counts of a
+//! request are the bytes that it takes up: those of its class, or whole frames of a run. An object
+//! that `realloc` leaves in place stays sampled or not: what a sampled object stands for is always
+//! told by the class by which it was drawn.
 
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::random::Random;
 use crate::region::FRAME_BYTES;
 
-/// The highest mean of either rate, in bytes or calls. Of the gaps of the profile, in objects of 16
-/// bytes and more, one in millions is then cut off at 2³²; those between guarded objects may be cut:
-/// nothing is estimated by them.
+/// The highest mean of either rate, in bytes or calls. With this mean one in millions of the
+/// profile's gaps, in objects of 16 bytes and more, is cut off at 2³². Gaps between guarded objects
+/// may be cut off, since nothing is estimated by them.
 pub const MAX_SAMPLE_MEAN: usize = 1 << 32;
 
-/// How often to sample; 0 is never.
+/// How often to sample. 0 means never.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rates {
     /// One allocated byte in this many is a sampling point of the profile.
@@ -52,7 +53,7 @@ pub(crate) fn class_of(bytes: usize, align: usize) -> ClassId {
     if bytes <= MAX_SMALL_BYTES { ClassId::for_bytes(bytes) } else { ClassId::RUN }
 }
 
-/// As how many units of its `class` a request of `bytes` is counted.
+/// How many units of its `class` a request of `bytes` counts as.
 #[inline(always)]
 pub(crate) fn units(bytes: usize, class: ClassId) -> usize {
     if class.is_small() { 1 } else { bytes.max(1).div_ceil(FRAME_BYTES) }
@@ -73,7 +74,7 @@ impl Draws {
     /// Before the first draw.
     pub(crate) const NEW: Self = Self { random: Random::NEW };
 
-    /// Whether nothing was drawn yet: then each class's gap must be.
+    /// Whether nothing was drawn yet. Then each class's gap must be drawn.
     pub(crate) fn are_new(&self) -> bool {
         self.random.is_new()
     }
@@ -83,11 +84,11 @@ impl Draws {
         self.random.stir(seed);
     }
 
-    /// How many units of `class` pass by until the next at which anything is due.
+    /// How many units of `class` pass until the next at which anything is due.
     pub(crate) fn gap(&mut self, class: ClassId, rates: Rates) -> u32 {
         let mean_units = rates.mean_bytes as f64 / unit_bytes(class);
         let profile = if rates.mean_bytes == 0 { NEVER } else { self.exponential() * mean_units };
-        // Geometric: an exponential gap rounded down. Of runs none is guarded.
+        // Geometric: an exponential gap rounded down. No run is guarded.
         let guard = match rates.guard_one_in {
             one_in if one_in == 0 || !class.is_small() => NEVER,
             1 => 0.0,
@@ -96,8 +97,8 @@ impl Draws {
         profile.min(guard) as u32
     }
 
-    /// What is due at an object of `class` at which a gap has ended. (Gaps have no memory, so
-    /// nothing of how they were drawn needs to be kept.)
+    /// What is due at an object of `class` at which a gap has ended. (Gaps have no memory, so how
+    /// they were drawn need not be kept.)
     pub(crate) fn due(&mut self, class: ClassId, rates: Rates) -> Due {
         let may_guard = rates.guard_one_in > 0 && class.is_small();
         if rates.mean_bytes == 0 || !may_guard {
@@ -110,19 +111,19 @@ impl Draws {
         Due { profile: drawn <= profile, guard: drawn <= both || drawn > profile }
     }
 
-    /// With the mean 1.
+    /// An exponential number with the mean 1.
     fn exponential(&mut self) -> f64 {
         -ln(self.uniform())
     }
 
-    /// A number in (0, 1], each multiple of 2⁻⁵³ as likely.
+    /// A number in (0, 1]. Each multiple of 2⁻⁵³ is equally likely.
     fn uniform(&mut self) -> f64 {
         let bits = self.random.next() >> 11;
         (bits + 1) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// A gap beyond all that are counted.
+/// A gap longer than any that is counted.
 const NEVER: f64 = u32::MAX as f64;
 
 /// What one sampled object of `bytes` that was drawn by `class` stands for: (objects × 2¹⁰, bytes).
@@ -132,9 +133,10 @@ pub(crate) fn weight(bytes: usize, class: ClassId, mean_bytes: usize) -> (u64, u
     ((1024.0 / probability + 0.5) as u64, (bytes.max(1) as f64 / probability + 0.5) as u64)
 }
 
-/// The natural logarithm of a positive normal number: its exponent's, and that of its mantissa m
-/// in [1/√2, √2) by 2 artanh((m − 1) / (m + 1)), whose series converges by more than five bits a
-/// term. The core library has none, and the C library's would mean one more library to load.
+/// The natural logarithm of a positive normal number: that of its exponent, and that of its
+/// mantissa m in [1/√2, √2) by 2 artanh((m − 1) / (m + 1)). The series converges by more than five
+/// bits a term. The core library has no logarithm, and the C library's would mean one more library
+/// to load.
 #[inline(never)]
 fn ln(x: f64) -> f64 {
     let bits = x.to_bits();
@@ -150,8 +152,8 @@ fn ln(x: f64) -> f64 {
     exponent as f64 * core::f64::consts::LN_2 + 2.0 * s * series
 }
 
-/// e^(−x) for x ≥ 0, so that 1 − it keeps its precision for small x: by Taylor's series of x / 2¹⁰,
-/// squared ten times.
+/// e^(−x) for x ≥ 0, by Taylor's series of x / 2¹⁰, squared ten times. So 1 − the result keeps its
+/// precision for small x.
 fn exp_of_negative(x: f64) -> f64 {
     if x > 700.0 {
         return 0.0;

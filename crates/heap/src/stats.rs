@@ -8,7 +8,8 @@ use crate::class::{ClassId, STATES};
 pub struct Stats {
     /// Small objects in use, and those in other threads' caches.
     pub small_bytes: usize,
-    /// Small objects in the CPUs' pools and lists, in the calling thread's cache, and in those left by ended threads.
+    /// Small objects in the CPUs' pools and lists, in the calling thread's cache, and in left
+    /// caches.
     pub pooled_bytes: usize,
     /// Slabs as a whole.
     pub slab_bytes: usize,
@@ -30,9 +31,9 @@ pub struct Stats {
     pub regions: usize,
     /// Threads of the process that have a cache of their own.
     pub caches: usize,
-    /// CPUs that have lists for threads without one.
+    /// CPUs that have lists for threads without a cache.
     pub cpu_lists: usize,
-    /// By class, in the order of their sizes; entries with no object size are no classes.
+    /// By class, in the order of their sizes. Entries with no object size are no classes.
     pub classes: [ClassStats; STATES],
 }
 
@@ -43,11 +44,11 @@ pub struct ClassStats {
     pub object_bytes: usize,
     /// Slabs of the class.
     pub slabs: usize,
-    /// What these have room for.
+    /// Objects that these slabs have room for.
     pub objects: usize,
     /// Objects in use or in another thread's cache.
     pub used_objects: usize,
-    /// Objects in the pools or on lists of CPUs, in the calling thread's cache, or in one left by an ended thread.
+    /// Objects in the pools or on lists of CPUs, in the calling thread's cache, or in a left cache.
     pub pooled_objects: usize,
 }
 
@@ -73,7 +74,7 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// Counts the objects of `cache` as pooled, and its runs as dirty, which were counted as used.
+    /// Counts the objects of `cache` as pooled and its runs as dirty. Both were counted as used.
     pub(crate) fn count_as_pooled(&mut self, cache: &Cache) {
         for class in ClassId::all() {
             let entry = &mut self.classes[class.index()];
@@ -87,7 +88,7 @@ impl Stats {
         self.dirty_bytes += cache.run_bytes();
     }
 
-    /// Everything that is in use, caches of threads included.
+    /// Everything in use, including what other threads' caches hold.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.small_bytes + self.run_bytes + self.huge_bytes + self.guarded_bytes

@@ -1,17 +1,20 @@
-//! Threads that a signal has interrupted in the midst of a call of the heap, and that never go back to it: their handler has
-//! called `exit`. What they hold stays locked, and statistics that are due at the program's end would wait for ever.
+//! Threads that a signal has interrupted in the midst of a call of the heap, and that never go back
+//! to it because their handler has called `exit`. What they hold stays locked. Statistics due at
+//! the program's end would wait for it for ever.
 
 use hectare_base::sync::{Lock, Park};
 use hectare_pages::System;
 
 use super::Heap;
 
-/// How long a lock is waited for that may be this thread's own; and how often it is looked at, for where no clock can be read.
+/// How long to wait for a lock that may be this thread's own; and how often to try it, if no clock
+/// can be read.
 const PATIENCE_MS: u64 = 1000;
 const LOOKS: usize = 1 << 22;
 
 impl<S: System> Heap<S> {
-    /// Whether each lock that [`stats`](Self::stats) takes is free, or becomes so soon, as those of other threads do.
+    /// Whether each lock that [`stats`](Self::stats) takes is free, or soon becomes free, as those
+    /// of other threads do.
     #[cold]
     pub(crate) fn can_be_asked(&self) -> bool {
         let source = self.source();
@@ -23,7 +26,7 @@ impl<S: System> Heap<S> {
     }
 }
 
-/// Whether `lock` is free, or becomes so soon: one that this thread holds does not.
+/// Whether `lock` is free, or soon becomes free. A lock that this thread holds does not.
 #[cold]
 #[inline(never)]
 pub(crate) fn becomes_free<T, S: System>(lock: &Lock<T, S::Park>, source: &S) -> bool {

@@ -1,14 +1,15 @@
-//! The words by which each call recognizes a sound object.
+//! The words by which each call recognises a sound object.
 //!
 //! Every `malloc` and `free` reads them, so they lie where no such read stalls:
 //!
-//! - in a cache line that nobody writes to: another thread's writes would take it away each time;
-//! - at another offset in their page than a thread's lists of small objects. A processor compares only
-//!   the low bits of addresses to decide whether a load may depend on an earlier store that is still
-//!   pending, and delays the load if so: what one call stores to a list would slow the next call's first
-//!   load if the two were [`ALIAS_BYTES`](crate::cache::ALIAS_BYTES) apart. (4K aliasing: Intel, "64 and
-//!   IA-32 Architectures Optimization Reference Manual"; on a Zen 5 it took `malloc` and `free` of 16 bytes
-//!   from 3.8 to 6.4 ns.)
+//! - in a cache line that nobody writes to, since another thread's writes would take it away each
+//!   time;
+//! - at other offsets in their page than a thread's lists of small objects. A processor compares
+//!   only the low bits of addresses to decide whether a load may depend on an earlier store that is
+//!   still pending, and if so delays the load. What one call stores to a list would slow the next
+//!   call's first load if the two were [`ALIAS_BYTES`](crate::cache::ALIAS_BYTES) apart. (4K
+//!   aliasing: Intel, "64 and IA-32 Architectures Optimization Reference Manual". On a Zen 5 it
+//!   took `malloc` and `free` of 16 bytes from 3.8 to 6.4 ns.)
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -19,8 +20,8 @@ use crate::object::Key;
 #[repr(C, align(64))]
 pub(super) struct Keys {
     key: AtomicUsize,
-    /// What [`malloc_fast`](super::Heap::malloc_fast) recognizes a sound list by: `key`, or its complement
-    /// where it is to count what it hands out, so that its last test fails.
+    /// The key by which [`malloc_fast`](super::Heap::malloc_fast) recognises a sound list: `key`,
+    /// or its complement in a heap that counts what it hands out, so that the last test fails.
     fast_key: AtomicUsize,
     counted: AtomicBool,
 }
@@ -53,7 +54,7 @@ impl Keys {
         }
     }
 
-    /// From now on `malloc` counts. To be called while there is one thread.
+    /// From now on `malloc` counts. Must be called while there is only one thread.
     pub(super) fn count(&self) {
         self.counted.store(true, Relaxed);
         self.fast_key.store(!self.key.load(Relaxed), Relaxed);

@@ -1,12 +1,13 @@
-//! Takes what classes hold that nobody asks for any more, for those that are asked for.
+//! Empties the lists and pools of quiet classes, from which nobody allocates any more, for other
+//! classes.
 //!
-//! A program that goes from one size to the next leaves objects of the first on its thread's list and
-//! in the pools. They are scattered over the slabs, so forty of them can keep as many slabs from all
-//! other classes, and the heap grows although most of it is idle. When much is idle and yet a slab is
-//! needed, the next few classes are looked at, in turn, as the hand of a clock goes round.
-//! A class is *quiet* if nothing has been taken from its slabs since the hand last came by, and half
-//! of what they have is free: what lists and pools hold of it goes to the slabs, and those that become
-//! empty are dirty memory, of which the next slab is made.
+//! A program that goes from one size to the next leaves objects of the first on its thread's list
+//! and in the pools. They are scattered over the slabs, so forty of them can keep as many slabs
+//! from all other classes, and the heap grows although most of it is idle. When a slab is needed
+//! although much is idle, the next few classes are looked at, in turn, as the hand of a clock goes
+//! round. A class is *quiet* if nothing has been taken from its slabs since the hand last came by,
+//! and half of their objects are free. Then what lists and pools hold of it goes to the slabs.
+//! Slabs that become empty are dirty memory, of which the next slab is made.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +18,7 @@ use crate::class::{CLASSES, ClassId};
 use crate::fill::Fill;
 use crate::seat::Seat;
 
-/// How much must be idle in the slabs: this share of what is live, and at least this much.
+/// How much must be idle in the slabs: this share of what is live, and at least this many bytes.
 const IDLE_SHARE: usize = 4;
 const MIN_IDLE_BYTES: usize = 512 << 10;
 
@@ -26,7 +27,7 @@ const CLASSES_A_SLAB: usize = 16;
 const _: () = assert!(CLASSES.is_multiple_of(CLASSES_A_SLAB));
 
 impl<S: System> Heap<S> {
-    /// Looks at the next few classes if much is idle and yet another slab was needed.
+    /// Looks at the next few classes if another slab was needed although much is idle.
     ///
     /// # Safety
     /// As for [`relieve`](Self::relieve).
@@ -36,7 +37,7 @@ impl<S: System> Heap<S> {
         }
         self.has_grown.store(false, Relaxed);
         let hand = self.hand.load(Relaxed);
-        // Two threads that move it at once merely look at the same classes.
+        // Two threads that move the hand at once merely look at the same classes.
         self.hand.store((hand + CLASSES_A_SLAB) % CLASSES, Relaxed);
         for class in ClassId::all().skip(hand).take(CLASSES_A_SLAB) {
             let bin = self.bins[class.index()].try_lock();
