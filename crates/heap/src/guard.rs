@@ -5,14 +5,15 @@
 //!   │ sealed │ canary │ object│ sealed │ a freed one: sealed │ sealed │ canary │ object│ …
 //!             ◀── a slot's page ─▶      ◀─── the next slot ──▶
 //! ```
-//! The object ends where its page does, as far as its alignment lets it: to read or write behind
-//! it is a fault at that very instruction, and so is touching it after it was freed. What is too
-//! near to fault (before the object, or in the few bytes that alignment leaves behind it) has
-//! changed the canary, and is found when the object is freed. Freed slots are used again in turn,
-//! so a freed object stays sealed as long as possible. (After Electric Fence, Perens 1987; sampled
-//! as GWP-ASan does it.)
+//! The object ends where its page does, as far as its alignment allows. To read or write behind it
+//! faults at that very instruction, and so does touching it after it was freed. A write too near to
+//! fault (before the object, or in the few bytes that alignment leaves behind it) changes the
+//! canary, and is found when the object is freed. Freed slots are used again in turn, so a freed
+//! object stays sealed as long as possible. (After Electric Fence, Perens 1987; sampled as GWP-ASan
+//! does it.)
 //!
-//! Invariant: a slot's page is committed while its object is live, and sealed otherwise, as far as the system lets it.
+//! Invariant: a slot's page is committed while its object is live, and sealed otherwise, as far as
+//! the system allows.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -23,10 +24,10 @@ use hectare_pages::System;
 use crate::heap::becomes_free;
 use crate::own_pages::Pages;
 
-/// How many guarded objects there are at once, live or freed.
+/// The most guarded objects at once, live or freed.
 const SLOTS: usize = 128;
 
-/// How many callers of an allocation and of a free are kept at most.
+/// The most callers of an allocation and of a free that are kept.
 const TRAIL_FRAMES: usize = 12;
 
 const CANARY: u8 = 0xc5;
@@ -48,7 +49,7 @@ impl Trail {
         trail
     }
 
-    /// The addresses; none, if the calls are not known.
+    /// The addresses. None if the calls are not known.
     #[must_use]
     pub fn frames(&self) -> &[usize] {
         &self.frames[..self.len.min(TRAIL_FRAMES)]
@@ -95,7 +96,7 @@ enum Life {
     Freed,
 }
 
-/// Zeroed, it was never used.
+/// A slot. Zeroed, it was never used.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     life: Life,
@@ -129,7 +130,7 @@ unsafe impl Send for State {}
 /// The guarded objects of a heap. All methods may be called by any thread.
 #[derive(Debug)]
 pub(crate) struct Guard<S: System> {
-    /// Where the area lies, readable without the lock; of 0 bytes before it is opened.
+    /// Where the area lies, readable without the lock. It has 0 bytes before it is opened.
     start: AtomicUsize,
     bytes: AtomicUsize,
     state: Lock<State, S::Park>,
@@ -145,7 +146,7 @@ impl<S: System> Guard<S> {
         }
     }
 
-    /// Reserves the slots; `None` when there is no memory or no address space.
+    /// Reserves the slots. `None` when there is no memory or no address space.
     pub(crate) fn open(&self, source: &S) -> Option<()> {
         let mut state = self.state.lock();
         let page = source.page_bytes();
@@ -165,7 +166,8 @@ impl<S: System> Guard<S> {
         address.wrapping_sub(self.start.load(Relaxed)) < self.bytes.load(Relaxed)
     }
 
-    /// A zeroed object; `None` if it is larger than a page, every slot is live, or out of memory.
+    /// A zeroed object. `None` if it is larger than a page, if every slot is live, or when out of
+    /// memory.
     pub(crate) fn get(
         &self,
         bytes: usize,
@@ -184,7 +186,7 @@ impl<S: System> Guard<S> {
         let start = state.page_of(index)?;
         // SAFETY: the slot's page, in the area's reservation.
         unsafe { source.commit(start, page) }.ok()?;
-        // Of no bytes or of one: both need an address of their own in the page.
+        // An object of no bytes takes one: it needs an address of its own in the page.
         let offset = (page - bytes.max(1)) & !(align - 1);
         // SAFETY: the slot's page, committed and nobody's.
         unsafe { start.write_bytes(CANARY, page) };
@@ -206,7 +208,8 @@ impl<S: System> Guard<S> {
     /// Takes an object back, and seals it.
     ///
     /// # Errors
-    /// What is wrong with the pointer, or was done to the canary around the object; `None` if no object was ever near.
+    /// What is wrong with the pointer, or what was done to the canary around the object. `None` if
+    /// there never was an object near it.
     #[expect(clippy::result_large_err, reason = "a finding ends the process")]
     pub(crate) fn put(
         &self,
@@ -221,8 +224,8 @@ impl<S: System> Guard<S> {
         }
         let start = state.page_of(index).ok_or(None)?;
         let page = state.page_bytes;
-        // SAFETY: by the invariant the page of a live slot is committed; the object in it is being
-        // freed, and is only looked around.
+        // SAFETY: by the invariant the page of a live slot is committed. The object in it is being
+        // freed, and only its surroundings are read.
         let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), page) };
         let slot = &mut state.slots.entries_mut()[index];
         let offset = slot.object - start.addr().get();
@@ -236,7 +239,7 @@ impl<S: System> Guard<S> {
         }
         slot.life = Life::Freed;
         slot.freed = Trail::new(frames);
-        // A page that the system will not seal stays open: misuse of it merely goes unseen.
+        // A page that the system will not seal stays open: misuse of it is merely not detected.
         // SAFETY: the page was committed, and its object is freed.
         let _ = unsafe { source.seal(start, page) };
         Ok(())
@@ -265,8 +268,9 @@ impl<S: System> Guard<S> {
         live.map(|slot| slot.bytes).sum()
     }
 
-    /// What an access that faulted at `address` did wrong; `None` if no guarded object is near, or it is one that the
-    /// program has sealed itself. A thread that `may_hold` the lock does not wait for it: then `None` while it is held.
+    /// What an access that faulted at `address` did wrong. `None` if no guarded object is near, or
+    /// if the access was to one that the program has sealed itself. A thread that `may_hold` the
+    /// lock does not wait for it: then `None` while the lock is held.
     pub(crate) fn explain(&self, address: usize, may_hold: bool) -> Option<Finding> {
         if !self.contains(address) {
             return None;
@@ -296,7 +300,7 @@ impl<S: System> Guard<S> {
         Some(slot.finding(fault, address))
     }
 
-    /// Whether the lock that [`live_bytes`](Self::live_bytes) takes is free, or becomes so soon.
+    /// Whether the lock that [`live_bytes`](Self::live_bytes) takes is free, or soon becomes free.
     pub(crate) fn can_be_asked(&self, source: &S) -> bool {
         becomes_free(&self.state, source)
     }
@@ -306,7 +310,7 @@ impl<S: System> Guard<S> {
         self.state.lock_for_fork();
     }
 
-    /// Releases it in the parent and in the child.
+    /// Releases the lock in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
@@ -317,14 +321,15 @@ impl<S: System> Guard<S> {
 }
 
 impl State {
-    /// The page of a slot; `None` before the area is opened.
+    /// The page of a slot. `None` before the area is opened.
     fn page_of(&self, index: usize) -> Option<NonNull<u8>> {
         // SAFETY: index < SLOTS, so the page lies in the area.
         self.start.map(|start| unsafe { start.add((2 * index + 1) * self.page_bytes) })
     }
 
-    /// The slot that `address` lies in or before, or behind if that before it was never used, and why it is not the start
-    /// of a live object. `None` if neither was ever used.
+    /// The slot in or before which `address` lies (or behind which, if the next slot was never
+    /// used), and why `address` is not the start of a live object. `None` if neither slot was ever
+    /// used.
     fn at(&self, address: usize) -> Option<(usize, Option<Fault>)> {
         let page = (address - self.start?.addr().get()) / self.page_bytes;
         let slot = |index: usize| {

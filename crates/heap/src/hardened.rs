@@ -8,22 +8,23 @@
 //! ```
 //! | against | there is |
 //! |---|---|
-//! | overwritten links | no links: what is free is known by arrays and bits outside of the objects |
+//! | overwritten links | no links: arrays and bits outside of the objects say what is free |
 //! | prediction of the next address | a draw among up to 32 slots |
 //! | overflow | a sealed page at the end of each slab and behind each large object |
 //! | use after free | a quarantine: small objects zeroed, large ones sealed |
-//! | writing after free | whether an object is still zero when it leaves the quarantine |
+//! | writing after free | a check that an object is still zero when it leaves the quarantine |
 //! | reading what was freed | zeros on free |
-//! | double and wild frees | the slab's bit of the slot is looked up at every free |
+//! | double and wild frees | a look at the slab's bit of the slot at every free |
 //! | a wrong size or alignment in a sized free | a comparison with the object's class, or its length and address |
 //!
 //! No thread has a cache: the fast paths find nothing, and every call comes here. Each class has a
-//! lock; under it the bin's may be taken.
+//! lock, under which the bin's may be taken.
 //!
 //! Invariants
-//! 1. A fresh object, and one in quarantine, is taken from its slab, bears its mark, and is zero in
-//!    its first word; one in quarantine is zero behind the mark, too, and stays so when it leaves that.
-//! 2. The last page of a large object in use is sealed, as far as the system lets it.
+//! 1. A fresh object, and one in quarantine, is taken from its slab, bears its mark, and has zero
+//!    as its first word. One in quarantine is also zero behind the mark, and still is when it
+//!    leaves the quarantine.
+//! 2. The last page of a large object in use is sealed, as far as the system allows.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -46,26 +47,26 @@ use crate::seat::Seat;
 /// Larger requests take pages of their own.
 const MAX_SLOT_BYTES: usize = 8 * 1024;
 
-/// Among how many slots the next object is drawn.
+/// How many slots the next object is drawn from.
 const FRESH: usize = 32;
 
-/// Of a full quarantine the oldest, one in this many, are let out at once: giving one back by itself costs
-/// two locks.
+/// When a quarantine is full, the oldest objects, one in this many, are let out at once: giving one
+/// back by itself costs two locks.
 const LET_OUT: usize = 8;
 
-/// How many objects of a class are in quarantine at most, and how many bytes of them.
+/// The most objects of a class that are in quarantine, and the most bytes of them.
 const QUARANTINE: usize = 128;
 const QUARANTINE_BYTES: usize = 256 * 1024;
 
-/// How many counts there are of the objects kept: eight for each object in quarantine, so that some seven in eight
-/// of those that are not kept need not be looked for.
+/// How many counts of kept objects there are: eight for each object in quarantine. So some seven in
+/// eight of the objects that are not kept need not be searched for.
 const COUNTS: usize = 8 * QUARANTINE;
 
-/// The same for large objects, whose memory is given back at once: the bytes are address space.
+/// The same for large objects. Their memory is given back at once, so the bytes are address space.
 const LARGE_QUARANTINE: usize = 32;
 const LARGE_QUARANTINE_BYTES: usize = 256 << 20;
 
-/// What is kept of one class. All zeros: nothing.
+/// What is kept of one class: nothing, if all zeros.
 #[derive(Debug)]
 struct ClassState {
     fresh: [Option<FreeObject>; FRESH],
@@ -74,16 +75,17 @@ struct ClassState {
     /// How many objects were ever put into the quarantine.
     freed: usize,
     random: Random,
-    /// The front's when this class was last drawn from.
+    /// The front's salt when this class was last drawn from.
     salt: u64,
-    /// How many objects are fresh or in quarantine, by a hash of their addresses: to look for one takes long.
+    /// How many objects are fresh or in quarantine, by a hash of their addresses. Searching for one
+    /// takes long.
     kept: [u8; COUNTS],
 }
 
 /// No count can overflow.
 const _: () = assert!(FRESH + QUARANTINE <= u8::MAX as usize);
 
-/// A large object that was freed; none, if it has no bytes.
+/// A large object that was freed. No object if it has no bytes.
 #[derive(Debug, Clone, Copy)]
 struct Sealed {
     start: usize,
@@ -102,15 +104,17 @@ struct LargeQuarantine {
 pub(crate) struct Hardened<S: System> {
     classes: [Lock<ClassState, S::Park>; STATES],
     large: Lock<LargeQuarantine, S::Park>,
-    /// Whether large objects have a sealed page behind them, unless there are too many.
+    /// Whether large objects have a sealed page behind them, unless there are too many of them.
     seals_large: AtomicBool,
     /// How many large objects are in use.
     large_objects: AtomicUsize,
-    /// Whether an object was ever to become shorter where there was no memory to move it to. Nothing tells it from the others.
+    /// Whether an object was ever to become shorter when there was no memory to move it to. Nothing
+    /// tells it from the others.
     keeps_longer: AtomicBool,
     /// Whether a large object was ever given room to grow. Nothing tells it from the others.
     gives_room: AtomicBool,
-    /// When this process was forked; 0 if it was not. Its parent and siblings draw by the same numbers otherwise.
+    /// When this process was forked; 0 if it was not. Otherwise its parent and siblings would draw
+    /// by the same numbers.
     salt: AtomicU64,
 }
 
@@ -125,7 +129,7 @@ impl ClassState {
         kept: [0; COUNTS],
     };
 
-    /// How many objects like `object` are kept.
+    /// The count for `object`: how many objects with its hash are kept.
     fn kept(&mut self, object: FreeObject) -> &mut u8 {
         &mut self.kept[hash(object)]
     }
@@ -188,14 +192,14 @@ impl ClassState {
     }
 }
 
-/// Which of the counts is that of `object`.
+/// Which of the counts is the one for `object`.
 fn hash(object: FreeObject) -> usize {
     let slot = object.as_ptr().addr().get() / MIN_ALIGN;
     (spread(slot) >> (usize::BITS - COUNTS.ilog2())) % COUNTS
 }
 
-/// Whether an object is at one of `places`. (A slice, whose length the compiler does not know: it would unroll the loop
-/// otherwise.)
+/// Whether an object is at one of `places`. (A slice, whose length the compiler does not know:
+/// otherwise it would unroll the loop.)
 #[cold]
 #[inline(never)]
 fn is_among(places: &[Option<FreeObject>], object: FreeObject) -> bool {
@@ -220,7 +224,7 @@ impl<S: System> Hardened<S> {
         }
     }
 
-    /// To be called before the front is used, while the process has one thread.
+    /// Must be called before the front is used, while the process has only one thread.
     pub(crate) fn begin(&self, heap: &Heap<S>) {
         heap.ensure_key();
         heap.seal_slabs();
@@ -234,13 +238,14 @@ impl<S: System> Hardened<S> {
         if self.seals_large.load(Relaxed) { heap.source().page_bytes() } else { 0 }
     }
 
-    /// An object for `bytes` aligned to `align`; null when out of memory. And whether it is known to be zero.
+    /// An object for `bytes` aligned to `align`, and whether it is known to be zero. Null when out
+    /// of memory.
     pub(crate) fn malloc(&self, heap: &Heap<S>, bytes: usize, align: usize) -> (*mut u8, bool) {
         let (object, is_zero) = self.try_malloc(heap, bytes, align);
         if !object.is_null() {
             return (object, is_zero);
         }
-        // Out of memory: what is in quarantine is the last there is.
+        // Out of memory: what is in quarantine is the last that can be had.
         self.release(heap, bytes);
         self.try_malloc(heap, bytes, align)
     }
@@ -271,7 +276,8 @@ impl<S: System> Hardened<S> {
 
     #[cold]
     fn refill(&self, heap: &Heap<S>, class: ClassId, slots: &mut ClassState) {
-        // Not once for all: children made without our handlers, which begin with the same state, soon draw apart.
+        // Drawn for each refill: children made without our handlers begin with the same state, and
+        // in this way soon draw apart.
         let seed = heap.source().secret() as u64 ^ heap.source().now_ns();
         slots.random.stir(seed.wrapping_mul(2 * class.index() as u64 + 1));
         heap.backend.reopen();
@@ -287,8 +293,8 @@ impl<S: System> Hardened<S> {
         }
     }
 
-    /// Frees the object at `object`; `bytes` is what the caller says it asked for, and how aligned,
-    /// if it does.
+    /// Frees the object at `object`. `claim`, if any, is the size that the caller says it asked
+    /// for, and the alignment.
     pub(crate) fn free(&self, heap: &Heap<S>, object: *mut u8, claim: Option<(usize, usize)>) {
         let Some(start) = NonNull::new(object) else { return };
         let place = heap.place_of(start).unwrap_or_else(|cause| heap.misuse("free", object, cause));
@@ -314,17 +320,18 @@ impl<S: System> Hardened<S> {
         }
     }
 
-    /// Puts an object into the quarantine of its class; whether that was full.
+    /// Puts an object into the quarantine of its class. Returns whether that was full.
     fn give(&self, heap: &Heap<S>, class: ClassId, object: FreeObject) -> Result<bool, Misused> {
         let mut slots = self.classes[class.index()].lock();
-        // Under the class's lock: a second thread that frees the same object comes after.
+        // Under the class's lock: a second thread that frees the same object comes later.
         if object.is_marked(heap.key()) {
             return Err(Misuse::DoubleFree.at(object.as_ptr()));
         }
         if !heap.is_taken(class, object) {
             return Err(Misuse::NotAllocated.at(object.as_ptr()));
         }
-        // SAFETY: the object is taken from its slab; it was the caller's and now is this front's, or is so already.
+        // SAFETY: the object is taken from its slab. It was the caller's and is now this front's,
+        // or was this front's already.
         unsafe { object.as_ptr().write_bytes(0, class.object_bytes()) };
         object.mark_alone(heap.key());
         if slots.holds(object) {
@@ -350,8 +357,9 @@ impl<S: System> Hardened<S> {
             return (core::ptr::null_mut(), false);
         };
         heap.backend.reopen();
-        // As if zeros were asked for: what comes out of the quarantine reads as zero, which says nothing
-        // of what the program fills, and pages that are sealed by turns are no huge pages.
+        // As if zeros were asked for: what comes out of the quarantine reads as zero, which says
+        // nothing of what the program fills; and pages that are sealed and opened in turn are no
+        // huge pages.
         let contents = Contents::Zeros;
         // SAFETY: `Seat::None` is any thread's.
         let (object, is_zero) = unsafe { heap.get_large(Seat::None, with_page, align, contents) };
@@ -361,14 +369,15 @@ impl<S: System> Hardened<S> {
         {
             // SAFETY: usable ≥ bytes + page.
             let last = unsafe { start.add(usable - page) };
-            // A page that the system will not seal stays open: an overflow merely goes unseen.
-            // SAFETY: the object's last page, behind what the caller gets to know of.
+            // A page that the system will not seal stays open: an overflow is merely not detected.
+            // SAFETY: the object's last page, behind what the caller is told of.
             let _ = unsafe { heap.source().seal(last, page) };
         }
         (object, is_zero)
     }
 
-    /// Whether an object at `start`, in `place`, can have been asked for as `bytes`, aligned to `align`.
+    /// Whether an object at `start`, in `place`, can have been asked for as `bytes` aligned to
+    /// `align`.
     fn fits(
         &self,
         heap: &Heap<S>,
@@ -377,8 +386,8 @@ impl<S: System> Hardened<S> {
         bytes: usize,
         align: usize,
     ) -> bool {
-        // No object is as long; and rounded up, it might not fit a number. (Of a large object it is only known how aligned
-        // it happens to be: at least as it was asked for.)
+        // No object is that long, and rounded up the size might overflow. (Of a large object only
+        // the alignment that it happens to have is known: at least what was asked for.)
         if bytes > isize::MAX as usize || !start.addr().get().is_multiple_of(align) {
             return false;
         }
@@ -411,8 +420,8 @@ impl<S: System> Hardened<S> {
         }
     }
 
-    /// Whether a large object of `bytes` may be longer than `least`, which was asked for: by an eighth at most, if it has room to
-    /// grow, or is from before this front.
+    /// Whether a large object of `bytes` may be longer than `least`, which was asked for. It may be,
+    /// by at most an eighth, if it has room to grow or is from before this front.
     fn may_be_longer(&self, least: usize, bytes: usize) -> bool {
         let may_be = !self.seals_large.load(Relaxed) || self.gives_room.load(Relaxed);
         may_be && (least..=least + least / 7).contains(&bytes)
@@ -426,8 +435,8 @@ impl<S: System> Hardened<S> {
                 .is_ok_and(|place| self.is_as_long(heap, object, place, bytes, MIN_ALIGN))
     }
 
-    /// How many bytes to take where an object of `old_bytes` must move to hold `bytes`: if it is large and grows, it gets room,
-    /// so that a block that grows page by page is not copied each time.
+    /// How many bytes to take when an object of `old_bytes` must move to hold `bytes`. A large one
+    /// that grows gets room, so that a block which grows page by page is not copied each time.
     pub(crate) fn moved_bytes(&self, old_bytes: usize, bytes: usize) -> usize {
         let with_room = Heap::<S>::moved_run_bytes(old_bytes, bytes);
         if with_room > bytes {
@@ -436,20 +445,21 @@ impl<S: System> Hardened<S> {
         with_room
     }
 
-    /// Notes that an object stays longer than its owner has asked for: from now on it may say any size up to that.
+    /// Notes that an object stays longer than its owner has asked for. From now on the owner of any
+    /// object may claim any size up to the usable one.
     #[cold]
     pub(crate) fn keep_longer(&self) {
         self.keeps_longer.store(true, Relaxed);
     }
 
-    /// Seals a large object, and lets the oldest out of the quarantine.
+    /// Seals a large object, and lets the oldest out of the quarantine if there is no room.
     fn give_large(&self, heap: &Heap<S>, start: NonNull<u8>) -> Result<(), Misused> {
         let mut large = self.large.lock();
         let address = start.addr().get();
         if large.has(address) {
             return Err(Misuse::DoubleFree.at(start));
         }
-        // Another thread may have freed it meanwhile, too.
+        // Another thread may have freed it in the meantime.
         let bytes = heap.usable_bytes(start).map_err(|cause| cause.at(start))?;
         if self.seals_large.load(Relaxed) {
             self.large_objects.fetch_sub(1, Relaxed);
@@ -472,8 +482,9 @@ impl<S: System> Hardened<S> {
         Ok(())
     }
 
-    /// Gives back what is fresh or in quarantine when memory for `bytes` is out: each object may be what keeps a slab from
-    /// being empty. Only large ones go if no slabs were ever as long: what can never be served lets no freed object out
+    /// Gives back what is fresh or in quarantine when there is no memory for `bytes`: each object
+    /// may be what keeps a slab from being empty. Only large objects go if `bytes` is more than all
+    /// that is committed, so that a request that can never be served lets no small freed object out
     /// early.
     #[cold]
     pub(crate) fn release(&self, heap: &Heap<S>, bytes: usize) {
@@ -519,8 +530,9 @@ impl<S: System> Hardened<S> {
         Ok(heap.usable_bytes(object)? - self.sealed_bytes(heap))
     }
 
-    /// Has a forked child draw otherwise than its parent and its siblings do. (By a number for all classes, which each looks
-    /// at when it is drawn from: to stir them all would copy all their pages.)
+    /// Has a forked child draw otherwise than its parent and its siblings. (It does so by one
+    /// number for all classes, which each class looks at when it is drawn from: to stir them all
+    /// would copy all their pages.)
     pub(crate) fn draw_apart(&self, heap: &Heap<S>) {
         self.salt.store(heap.source().now_ns(), Relaxed);
     }
@@ -531,7 +543,7 @@ impl<S: System> Hardened<S> {
         self.large.lock_for_fork();
     }
 
-    /// Releases them in the parent and in the child.
+    /// Releases the locks in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
@@ -545,7 +557,7 @@ impl<S: System> Hardened<S> {
     }
 }
 
-/// The class whose slots serve a request; `None`: it takes pages of its own.
+/// The class whose slots serve a request. `None` if it takes pages of its own.
 fn slot_class(bytes: usize, align: usize) -> Option<ClassId> {
     ClassId::for_aligned(bytes, align.max(MIN_ALIGN))
         .filter(|class| class.object_bytes() <= MAX_SLOT_BYTES)
@@ -560,7 +572,7 @@ fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
     if !is_run && heap.backend.huge.lock().put_sealed(start, heap.source()).is_some() {
         return;
     }
-    // SAFETY: the pages of a large object that was sealed whole, or was to be.
+    // SAFETY: the pages of a large object that was sealed as a whole, or was to be.
     if unsafe { heap.source().commit(start, bytes) }.is_err() {
         return heap.backend.shut_run(start);
     }

@@ -1,4 +1,4 @@
-//! The fronts that see every call, and what signal handlers need of the heap.
+//! The fronts that see every call, and what signal handlers need to know of the heap.
 //!
 //! ```text
 //!   hit path: the last test fails ─┬─ the list is sound, nothing is due: counted, and the object
@@ -9,19 +9,19 @@
 //!                                                       ├─ guarded object
 //!                                                       └─ sampled object
 //! ```
-//! A program that asks for none of this pays nothing for it on the hit paths: they are made to
-//! decline by what they test anyway. For a watched front the heap shows `malloc` a key that fits no
-//! object, and it counts what it hands out behind that
-//! ([`Heap::count_malloc`](crate::Heap::count_malloc)); `free` goes its usual way: a
-//! small sampled object lies where the page map sees none begin, so the fast path of `free` leaves it alone. For the
-//! hardened front no thread has a cache.
+//! A program that asks for none of this pays nothing for it on the hit paths: a test that they make
+//! anyway is made to fail. For a watched front the heap shows `malloc` a key that fits no object,
+//! and behind that test it counts what it hands out
+//! ([`Heap::count_malloc`](crate::Heap::count_malloc)). `free` goes its usual way: a small sampled
+//! object lies where the page map says that no object begins, so the fast path of `free` leaves it
+//! alone. For the hardened front no thread has a cache.
 //!
 //! Invariants
-//! 1. A sampled object is recorded before its caller has it, and forgotten before the heap takes
-//!    it back: so two threads never mean different objects by one address.
-//! 2. Where a special front is on, a thread in a slow path is *inside*, and its word says so
-//!    (`special/inside.rs`); it takes locks of the heap nowhere else. What the thread allocates while it is
-//!    inside (the C library, the unwinder) is served without its cache, and not sampled.
+//! 1. A sampled object is recorded before its caller has it, and forgotten before the heap takes it
+//!    back. So two threads never mean different objects by one address.
+//! 2. If a special front is on, a thread in a slow path is *inside*, and its word says so
+//!    (`special/inside.rs`). It takes locks of the heap nowhere else. What it allocates while it is
+//!    inside (for the C library, or the unwinder) is served without its cache, and not sampled.
 
 mod hardened;
 mod inside;
@@ -43,19 +43,19 @@ use watched::Watched;
 #[derive(Debug)]
 pub struct Special {
     /// One allocated byte in this many is a sampling point of the heap profile, at most
-    /// [`MAX_SAMPLE_MEAN`](crate::MAX_SAMPLE_MEAN); 0: no profile.
+    /// [`MAX_SAMPLE_MEAN`](crate::MAX_SAMPLE_MEAN). 0: no profile.
     pub profile_mean_bytes: usize,
-    /// One allocation in this many is a guarded object, with the same bound; 0: none.
+    /// One allocation in this many is a guarded object, with the same bound. 0: none.
     pub guard_one_in: usize,
-    /// Whether the front is the hardened one; the profile and guarded objects are then not
+    /// Whether the front is the hardened one. The profile and guarded objects are then not
     /// available.
     pub hardened: bool,
     /// Writes the return addresses of the calls that led here, from outside the allocator, the
-    /// innermost first, and returns how many. It may allocate, but not endlessly.
+    /// innermost first, and returns how many there are. It may allocate, but not endlessly.
     pub capture: fn(&mut [usize; MAX_FRAMES]) -> usize,
     /// Reports a misuse of a guarded object, and ends the process.
     pub report: fn(&Finding) -> !,
-    /// Acts on what [`Process::interrupted`] noted, when the thread is outside again.
+    /// Acts on what [`Process::interrupted`] noted, once the thread is outside again.
     pub act: fn(u32),
 }
 
@@ -68,16 +68,16 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What it asks of its object's address.
+    /// The alignment that the request asks for.
     fn align(self) -> usize {
         if let Self::Aligned(align) = self { align } else { MIN_ALIGN }
     }
 }
 
 impl Process {
-    /// Turns a special front on, for good. To be called once, while the process has one thread;
-    /// what was allocated before stays as it is. `false` when there was no memory for guarded
-    /// objects, which then do without.
+    /// Turns a special front on, for good. Must be called once, while the process has only one
+    /// thread. What was allocated before stays as it is. `false` if there was no memory for guarded
+    /// objects: the front then does without.
     #[must_use]
     pub fn specialise(&'static self, special: &'static Special) -> bool {
         if special.hardened {
@@ -102,16 +102,17 @@ impl Process {
         unsafe { self.special.load(Acquire).as_ref() }
     }
 
-    /// The heap profile now; `None` when there is none, or no memory for its copy.
+    /// The heap profile now. `None` if there is none, or no memory for its copy.
     pub fn profile(&'static self) -> Option<ProcessProfile> {
         self.special().filter(|special| special.profile_mean_bytes > 0)?;
         let _inside = self.enter();
         self.profile.snapshot(&Os)
     }
 
-    /// What an access that faulted at `address` did wrong to a guarded object, if to any. Not known where it was made by a
-    /// handler that has interrupted the thread in the midst of a call, or by the call itself, since the program has sealed
-    /// the object.
+    /// What an access that faulted at `address` did wrong to a guarded object. `None` if it was to
+    /// none; or if it cannot be known, because a handler that has interrupted the thread in the
+    /// midst of a call made the access, or the call itself did, on an object that the program has
+    /// sealed.
     pub fn explain_fault(&'static self, address: usize) -> Option<Finding> {
         self.special()?;
         let may_hold = cache_word() == inside_word();
@@ -119,7 +120,8 @@ impl Process {
         self.guard.explain(address, may_hold)
     }
 
-    /// Whether the profile may know of `object`: sampled ones lie where the page map sees none begin.
+    /// Whether the profile may know of `object`: sampled objects lie where the page map says that
+    /// no object begins.
     fn may_be_sampled(&self, special: &Special, object: NonNull<u8>) -> bool {
         special.profile_mean_bytes > 0 && self.heap.class_of_fast(object).is_none()
     }
@@ -133,7 +135,7 @@ impl Process {
         }
     }
 
-    /// An object for `bytes`; null when out of memory.
+    /// An object for `bytes`. Null when out of memory.
     #[cold]
     pub(crate) fn special_malloc(
         &'static self,
@@ -147,7 +149,7 @@ impl Process {
         Watched::begin(self, special).malloc(bytes, kind)
     }
 
-    /// To be called in a forked child, before anything is allocated there.
+    /// Must be called in a forked child, before anything is allocated there.
     #[cold]
     #[inline(never)]
     pub(crate) fn special_in_child(&'static self, special: &'static Special) {
@@ -156,7 +158,7 @@ impl Process {
         }
     }
 
-    /// Holds the locks of this front across a fork; nobody ever takes those of the others.
+    /// Holds the locks of this front across a fork. Nobody ever takes those of the other fronts.
     #[cold]
     #[inline(never)]
     pub(crate) fn special_before_fork(&'static self, special: &'static Special) {
@@ -167,7 +169,7 @@ impl Process {
         self.guard.before_fork();
     }
 
-    /// Releases them in the parent and in the child.
+    /// Releases these locks in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called
@@ -185,7 +187,7 @@ impl Process {
         unsafe { self.profile.after_fork() };
     }
 
-    /// Frees an object that the fast path has left alone.
+    /// Frees an object that the fast path has declined.
     ///
     /// # Safety
     /// As [`free`](Process::free).
@@ -199,7 +201,7 @@ impl Process {
         unsafe { Watched::begin(self, special).free(start) };
     }
 
-    /// Makes an object hold `bytes`; null, and nothing has changed, when out of memory.
+    /// Makes an object hold `bytes`. Returns null, with nothing changed, when out of memory.
     ///
     /// # Safety
     /// As [`realloc`](Process::realloc).
@@ -218,7 +220,7 @@ impl Process {
         unsafe { Watched::begin(self, special).realloc(object, bytes) }
     }
 
-    /// How many bytes an object has; a pointer to none ends the process.
+    /// How many bytes an object has. A pointer to no object ends the process.
     pub(crate) fn special_usable_bytes(
         &'static self,
         special: &'static Special,

@@ -1,4 +1,4 @@
-//! The hardened front's calls: one lock a call in place of a thread's list (`crate::hardened`).
+//! The hardened front's calls: one lock a call, in place of a thread's list (`crate::hardened`).
 
 use core::ptr::NonNull;
 
@@ -10,7 +10,7 @@ use crate::heap::move_to;
 use crate::process::Process;
 
 impl Process {
-    /// An object for `bytes`; null when out of memory.
+    /// An object for `bytes`. Null when out of memory.
     pub(super) fn hardened_malloc(&'static self, bytes: usize, kind: Kind) -> *mut u8 {
         let _inside = self.enter();
         let (object, is_zero) = self.hardened.malloc(&self.heap, bytes, kind.align());
@@ -21,14 +21,14 @@ impl Process {
         object
     }
 
-    /// Frees an object, of which the caller may claim bytes and alignment.
+    /// Frees an object. The caller may claim its bytes and alignment.
     pub(crate) fn hardened_free(&'static self, object: *mut u8, claim: Option<(usize, usize)>) {
         let _inside = self.enter();
         self.hardened.free(&self.heap, object, claim);
     }
 
-    /// Moves to a new object, so that what the old one held is gone with it, unless a new one would be as long, or memory for a
-    /// shorter one is out.
+    /// Moves the object to a new one, so that what the old one held goes with it, unless a new one
+    /// would be as long, or there is no memory for a shorter one.
     ///
     /// # Safety
     /// As [`realloc`](Process::realloc).

@@ -18,11 +18,11 @@ use crate::profile::{Known, MAX_FRAMES, MAX_PACKED_BYTES, PACK_BYTES};
 use crate::sample::{Due, Rates, class_of, units};
 use crate::seat::Seat;
 
-/// A call of a watched front. The thread is inside as long as it lives.
+/// A call of a watched front. The thread is inside as long as this lives.
 pub(super) struct Watched {
     process: &'static Process,
     special: &'static Special,
-    /// The thread's cache; `None` for one that has none, or is inside already.
+    /// The thread's cache. `None` if it has none, or was inside already.
     cache: Option<NonNull<Cache>>,
     _inside: Inside,
 }
@@ -34,7 +34,7 @@ impl Watched {
         Self { process, special, cache: inside.cache(), _inside: inside }
     }
 
-    /// An object for `bytes`; null when out of memory.
+    /// An object for `bytes`. Null when out of memory.
     pub(super) fn malloc(&self, bytes: usize, kind: Kind) -> *mut u8 {
         self.get(self.due(bytes, kind.align()), bytes, kind)
     }
@@ -69,9 +69,10 @@ impl Watched {
         }
     }
 
-    /// Makes an object hold `bytes`. To the profile the object is a new one of its new size,
-    /// allocated by this call. For a small one that stays where it is nothing is drawn: one that the profile does not
-    /// know comes here only from a slab that is given up, and drawn each time it would be known too often.
+    /// Makes an object hold `bytes`. To the profile, the object is then a new one of its new size,
+    /// allocated by this call. For a small object that stays in place nothing is drawn. If the
+    /// profile does not know it, it comes here only from a given-up slab; drawn each time, it would
+    /// be known too often.
     ///
     /// # Safety
     /// As [`realloc`](Process::realloc).
@@ -81,7 +82,7 @@ impl Watched {
         let guarded = process.guard.contains(address);
         let known = process.known(special, object);
         let class = self.class_of(object, known);
-        // A guarded one has exactly as many bytes as were asked for.
+        // A guarded object has exactly as many bytes as were asked for.
         if !guarded && class.is_small() && class.keeps(bytes) {
             if matches!(known, Known::Alone(_) | Known::Packed(_)) {
                 let frames = &mut [0; MAX_FRAMES];
@@ -106,7 +107,8 @@ impl Watched {
         unsafe { self.realloc_by_heap(object, bytes, known, due) }
     }
 
-    /// As [`realloc`](Self::realloc), of an object of the heap's own, where no small object is to be sampled.
+    /// As [`realloc`](Self::realloc), for an object of the heap's own, if no small object is to be
+    /// sampled.
     ///
     /// # Safety
     /// As [`realloc`](Process::realloc).
@@ -137,7 +139,8 @@ impl Watched {
         resized
     }
 
-    /// The size class of an object, by which it was drawn if it is `known`; none, if it has none.
+    /// The size class of an object; if it is `known`, the class by which it was drawn. `NONE` if it
+    /// has none.
     fn class_of(&self, object: NonNull<u8>, known: Known) -> ClassId {
         match known {
             Known::Alone(sample) | Known::Packed(sample) => sample.class(),
@@ -154,7 +157,8 @@ impl Watched {
         self.cache.into()
     }
 
-    /// What is due at an allocation of `bytes` aligned to `align`. A thread that has no cache takes no samples.
+    /// What is due at an allocation of `bytes` aligned to `align`. A thread without a cache takes
+    /// no samples.
     #[inline(always)]
     fn due(&self, bytes: usize, align: usize) -> Due {
         let class = class_of(bytes, align);
@@ -167,7 +171,7 @@ impl Watched {
         })
     }
 
-    /// The kind of object that is `due`, or if there is no memory for that, an ordinary one.
+    /// The kind of object that is `due`; if there is no memory for that, an ordinary one.
     fn get(&self, due: Due, bytes: usize, kind: Kind) -> *mut u8 {
         if due != Due::NOTHING
             && let Some(object) = self.sampled(due, bytes, kind)
@@ -177,7 +181,7 @@ impl Watched {
         self.plain(bytes, kind)
     }
 
-    /// An ordinary object; null when out of memory.
+    /// An ordinary object. Null when out of memory.
     fn plain(&self, bytes: usize, kind: Kind) -> *mut u8 {
         let heap = &self.process.heap;
         match kind {
@@ -190,7 +194,7 @@ impl Watched {
         }
     }
 
-    /// A guarded object or one that the profile knows, whichever is due; `None` when there is no
+    /// A guarded object or one that the profile knows, whichever is due. `None` when there is no
     /// memory for it.
     #[cold]
     fn sampled(&self, due: Due, bytes: usize, kind: Kind) -> Option<NonNull<u8>> {
@@ -215,15 +219,15 @@ impl Watched {
             && !process.profile.record(address, bytes, class, frames, &Os)
             && let Known::Gone = process.profile.know(address)
         {
-            // In a pack, where only what is recorded can be freed.
+            // It lies in a pack, where only recorded objects can be freed.
             self.free_pack(process.profile.unpack(object));
             return None;
         }
         Some(object)
     }
 
-    /// An object of a size class where the page map sees none begin: in a pack, unless it begins where one must. Of zeros
-    /// if it is to be `zeroed`.
+    /// An object of a size class where the page map says that no object begins: in a pack, unless
+    /// its alignment forbids that. Zeroed if `zeroed`.
     fn apart(&self, class: ClassId, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
         let bytes = class.object_bytes();
         let object = if align >= PACK_BYTES {
@@ -243,7 +247,7 @@ impl Watched {
         Some(object)
     }
 
-    /// An object in a pack that others share.
+    /// An object in a pack that several objects share.
     fn packed(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let profile = &self.process.profile;
         profile.pack(bytes, align).or_else(|| {
@@ -260,17 +264,17 @@ impl Watched {
             self.free_pack(Some(pack));
             return None;
         }
-        // SAFETY: the pack is longer.
+        // SAFETY: the pack is longer than `align`.
         Some(unsafe { pack.add(align) })
     }
 
-    /// An object of the heap, to be a pack.
+    /// An object of the heap that becomes a pack.
     fn pack(&self, bytes: usize) -> Option<NonNull<u8>> {
         // SAFETY: `Seat::None` is any thread's.
         NonNull::new(unsafe { self.process.heap.malloc_aligned(Seat::None, bytes, PACK_BYTES) })
     }
 
-    /// Gives back a pack that no object lies in any more, if there is one.
+    /// Gives back a pack in which no object lies any more, if there is one.
     fn free_pack(&self, emptied: Option<NonNull<u8>>) {
         if let Some(pack) = emptied {
             // SAFETY: `Seat::None` is any thread's; the pack came from the heap, and nobody uses it.
