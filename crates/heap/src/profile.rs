@@ -8,13 +8,13 @@
 //!            packs: objects of the heap that the small ones share
 //! ```
 //! Invariants
-//! 1. Each sample's stack is one of the stacks; the live tally of a stack is the sum of what its
-//!    samples stand for, its total tally that of all samples it ever had: whole numbers, so that
-//!    what was added can be subtracted exactly.
-//! 2. The tables are pages of the source's own, grown by doubling: nothing here allocates from the
-//!    heap that it watches.
+//! 1. Each sample's stack is one of the stacks. The live tally of a stack is the sum of what its
+//!    live samples stand for, its total tally the sum for all samples it ever had. Tallies are
+//!    whole numbers, so that what was added can be subtracted exactly.
+//! 2. The tables are pages of the source's own and grow by doubling. Nothing here allocates from
+//!    the heap that it watches.
 //!
-//! When a table cannot grow, the sample is not taken, and is counted as lost.
+//! If a table cannot grow, the sample is not taken, and is counted as lost.
 
 mod packs;
 mod snapshot;
@@ -49,13 +49,13 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// The class by which it was drawn, and has room.
+    /// The class by which the object was drawn, and which is its room.
     pub(crate) fn class(&self) -> ClassId {
         self.class
     }
 }
 
-/// A stack's place leaves room for a class.
+/// A stack's place leaves room for a class in one word.
 const CLASS_BITS: u32 = u8::BITS;
 
 impl From<Entry> for Sample {
@@ -114,13 +114,13 @@ impl<S: System> Profile<S> {
         }
     }
 
-    /// Sets the rate at which samples are taken; to be called before the first.
+    /// Sets the rate at which samples are taken. Must be called before the first sample.
     pub(crate) fn begin(&self, mean_bytes: usize) {
         self.state.lock().mean_bytes = mean_bytes;
     }
 
-    /// Enters the sampled object at `address`, drawn by `class` and allocated by `frames`, in place of one that was known
-    /// there; returns whether there was memory for that.
+    /// Enters the sampled object at `address`, drawn by `class` and allocated by `frames`, in place
+    /// of one that was known there. Returns whether there was memory for it.
     pub(crate) fn record(
         &self,
         address: usize,
@@ -137,8 +137,9 @@ impl<S: System> Profile<S> {
         is_entered
     }
 
-    /// Takes the object at `address` off the live ones, and off its pack if it lies in one. Returns what it knew of
-    /// the address, and the pack that is the heap's to free, if the object was the last there.
+    /// Removes the object at `address` from the live ones, and from its pack if it lies in one.
+    /// Returns what was known of the address; and the pack, for the heap to free, if the object was
+    /// the last there.
     pub(crate) fn forget(&self, address: usize) -> (Known, Option<NonNull<u8>>) {
         let mut state = self.state.lock();
         let known = state.know(address);
@@ -150,7 +151,7 @@ impl<S: System> Profile<S> {
         (known, emptied)
     }
 
-    /// Enters an object again that was [forgotten](Self::forget), but is still there.
+    /// Enters an object again that was [forgotten](Self::forget) but is still there.
     pub(crate) fn restore(&self, sample: Sample, source: &S) {
         let mut state = self.state.lock();
         if state.samples.make_room(source).is_some() {
@@ -160,19 +161,21 @@ impl<S: System> Profile<S> {
         }
     }
 
-    /// What it knows of `address`.
+    /// What the profile knows of `address`.
     pub(crate) fn know(&self, address: usize) -> Known {
         self.state.lock().know(address)
     }
 
-    /// Room for a sampled object of `bytes` aligned to `align`, neither above [`MAX_PACKED_BYTES`], in the pack that
-    /// is open: to be [recorded](Self::record), or [given back](Self::unpack).
+    /// Room in the open pack for a sampled object of `bytes` aligned to `align`, neither above
+    /// [`MAX_PACKED_BYTES`]. The room is then [recorded](Self::record), or [given
+    /// back](Self::unpack).
     pub(crate) fn pack(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         self.state.lock().packs.take(bytes, align)
     }
 
-    /// As [`pack`](Self::pack), in `pack`, an object of the heap of [`PACK_BYTES`], aligned to as many, which is open from
-    /// now on: nobody else takes room in it before that. Returns, too, the pack that is the heap's to free, if one is.
+    /// As [`pack`](Self::pack), in `pack`, an object of the heap of [`PACK_BYTES`], aligned to as
+    /// many, which is open from now on. Nobody else takes room in it before this call does.
+    /// Returns, too, a pack for the heap to free, if there is one.
     pub(crate) fn open_pack(
         &self,
         pack: NonNull<u8>,
@@ -185,18 +188,19 @@ impl<S: System> Profile<S> {
         (packs.take(bytes, align), freed)
     }
 
-    /// Makes `pack`, an object of the heap aligned to [`PACK_BYTES`], the pack of a single object: to be
-    /// [recorded](Self::record), or [given back](Self::unpack). `None` when out of memory.
+    /// Makes `pack`, an object of the heap aligned to [`PACK_BYTES`], the pack of a single object.
+    /// The object is then [recorded](Self::record), or [given back](Self::unpack). `None` when out
+    /// of memory.
     pub(crate) fn enter_pack(&self, pack: NonNull<u8>, source: &S) -> Option<()> {
         self.state.lock().packs.enter(pack, source)
     }
 
-    /// Takes back room that was [taken](Self::pack). Returns the pack if it is the heap's to free.
+    /// Takes back room that was [taken](Self::pack). Returns the pack if the heap has to free it.
     pub(crate) fn unpack(&self, room: NonNull<u8>) -> Option<NonNull<u8>> {
         self.state.lock().packs.leave(room.addr().get())
     }
 
-    /// A copy of the profile, at one moment; `None` when out of memory.
+    /// A copy of the profile, at one moment. `None` when out of memory.
     pub(crate) fn snapshot<'a>(&self, source: &'a S) -> Option<Snapshot<'a, S>> {
         let state = self.state.lock();
         let stacks = state.stacks.copy(source)?;
@@ -205,7 +209,7 @@ impl<S: System> Profile<S> {
         Snapshot::new(stacks, mean_bytes, lost_samples, source)
     }
 
-    /// Whether the lock that [`snapshot`](Self::snapshot) takes is free, or becomes so soon.
+    /// Whether the lock that [`snapshot`](Self::snapshot) takes is free, or soon becomes free.
     pub(crate) fn can_be_asked(&self, source: &S) -> bool {
         becomes_free(&self.state, source)
     }
@@ -215,7 +219,7 @@ impl<S: System> Profile<S> {
         self.state.lock_for_fork();
     }
 
-    /// Releases it in the parent and in the child.
+    /// Releases the lock in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
@@ -236,7 +240,8 @@ impl State {
     ) -> Option<()> {
         self.samples.make_room(source)?;
         let stack = self.stacks.find_or_add(frames, source)?;
-        // An object that was resized where it is, or was freed behind the heap's back (an exec'd child's copy).
+        // An object that was resized in place, or was freed unseen by the heap (in an exec'd
+        // child's copy).
         self.forget(address);
         let weight = weight(bytes, class, self.mean_bytes);
         self.stacks.change(stack, Which::Total, |tally| tally.add(weight));
@@ -244,7 +249,7 @@ impl State {
         Some(())
     }
 
-    /// There must be room for one more sample.
+    /// Enters a live sample, for which there must be room.
     fn enter_live(&mut self, sample: Sample) {
         let weight = weight(sample.bytes, sample.class, self.mean_bytes);
         self.stacks.change(sample.stack, Which::Live, |tally| tally.add(weight));

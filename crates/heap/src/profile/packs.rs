@@ -1,16 +1,16 @@
-//! Objects of the heap that small sampled objects share: packs.
+//! Packs: objects of the heap that several small sampled objects share.
 //!
 //! ```text
 //!   pack: │ – │ object │ object │ freed │ object │ room … │     the open one
 //!          └ never the start: there the page map sees an object of its own
 //! ```
-//! Objects are cut from the open pack one behind the other; freed ones leave holes, and a pack goes
-//! back to the heap as a whole: so it holds no more memory than objects on pages of their own would,
-//! and where most are short-lived one pack serves them all. A longer object has a pack to itself, as
-//! long as it needs.
+//! Objects are cut from the open pack one behind the other. Freed ones leave holes, and a pack goes
+//! back to the heap as a whole. So packs hold no more memory than objects on pages of their own
+//! would, and if most objects are short-lived, one pack serves them all. A longer object has a pack
+//! to itself, as long as it needs.
 //!
-//! Invariant: the count of a pack is that of its objects, and one more while it is open. So the open pack
-//! stays, and any other goes with its last object.
+//! Invariant: a pack's count is the number of its objects, and one more while the pack is open. So
+//! the open pack stays, and any other goes with its last object.
 
 use core::ptr::NonNull;
 
@@ -20,10 +20,11 @@ use hectare_pages::PageSource;
 use super::table::{Entry, Table};
 use crate::class::MIN_ALIGN;
 
-/// The alignment of a pack, and the length of one that objects share: a size class.
+/// The alignment of a pack, and the length of one that objects share, which is a size class.
 pub(crate) const PACK_BYTES: usize = 4096;
 
-/// The largest object that shares a pack: of larger ones too few would fit for what is left at the end.
+/// The largest object that shares a pack. Of larger ones too few would fit into what is left at the
+/// end.
 pub(crate) const MAX_PACKED_BYTES: usize = PACK_BYTES / 4;
 
 /// The open pack, and where its room begins.
@@ -58,7 +59,7 @@ impl Packs {
         let open = self.open.as_mut()?;
         let [count, _] = &mut self.table.find_mut(open.pack)?.value;
         if *count == 1 {
-            // All that was there has gone.
+            // All objects that were there have gone.
             open.used = 0;
         }
         let start = align_up(open.used.max(MIN_ALIGN), align);
@@ -70,7 +71,7 @@ impl Packs {
         NonNull::new(core::ptr::with_exposed_provenance_mut(open.pack + start))
     }
 
-    /// Takes the object at `address` off its pack. Returns the pack if it goes back to the heap.
+    /// Removes the object at `address` from its pack. Returns the pack if it goes back to the heap.
     pub(super) fn leave(&mut self, address: usize) -> Option<NonNull<u8>> {
         let pack = pack_of(address);
         let [count, _] = &mut self.table.find_mut(pack)?.value;
@@ -82,8 +83,8 @@ impl Packs {
         NonNull::new(core::ptr::with_exposed_provenance_mut(pack))
     }
 
-    /// Makes `pack` the open one. Returns the pack that goes back to the heap, if one does: the one that was
-    /// open before, or this one when out of memory.
+    /// Makes `pack` the open one. Returns the pack that goes back to the heap, if there is one: the
+    /// pack that was open before, or this one when out of memory.
     pub(super) fn open(
         &mut self,
         pack: NonNull<u8>,
@@ -97,7 +98,7 @@ impl Packs {
         self.leave(before.pack)
     }
 
-    /// Enters a pack that is open, or has one object; `None` when out of memory.
+    /// Enters a pack that is open, or that has one object. `None` when out of memory.
     pub(super) fn enter(&mut self, pack: NonNull<u8>, source: &impl PageSource) -> Option<()> {
         self.table.make_room(source)?;
         self.table.insert(Entry { address: pack.expose_provenance().get(), value: [1, 0] });
@@ -105,7 +106,7 @@ impl Packs {
     }
 }
 
-/// The pack that `address` would lie in.
+/// The pack in which `address` would lie.
 fn pack_of(address: usize) -> usize {
     align_down(address, PACK_BYTES)
 }

@@ -16,15 +16,15 @@ pub struct Snapshot<'a, S: System> {
     source: &'a S,
 }
 
-/// The call of a return address. That is behind the call: the byte before it lies in the call, and in
-/// the calling function even where that ends with the call.
+/// The call of a return address. The return address lies behind the call. The byte before it lies
+/// in the call, and in the calling function even if that ends with the call.
 #[must_use]
 pub fn call_of(return_address: usize) -> usize {
     return_address.saturating_sub(1)
 }
 
 impl<'a, S: System> Snapshot<'a, S> {
-    /// A snapshot of these `stacks`, which it takes over; `None` when out of memory.
+    /// A snapshot of these `stacks`, which it takes over. `None` when out of memory.
     pub(super) fn new(
         stacks: Stacks,
         mean_bytes: usize,
@@ -59,7 +59,7 @@ impl<'a, S: System> Snapshot<'a, S> {
         Some(())
     }
 
-    /// Each call (as [`call_of`] gives it) of all stacks once, sorted.
+    /// Each call (as [`call_of`] gives it) of all stacks, once, sorted.
     #[must_use]
     pub fn calls(&self) -> &[usize] {
         &self.calls.entries()[..self.call_count]
@@ -71,7 +71,7 @@ impl<'a, S: System> Snapshot<'a, S> {
         self.mean_bytes
     }
 
-    /// How many samples were not taken for want of memory.
+    /// How many samples were not taken because there was no memory.
     #[must_use]
     pub fn lost_samples(&self) -> u64 {
         self.lost_samples
@@ -83,8 +83,8 @@ impl<'a, S: System> Snapshot<'a, S> {
     }
 }
 
-/// Sorts in place, O(n log n), by heapsort. (The core library's sort is 3 KB of code, which nothing else here
-/// needs.)
+/// Sorts in place, O(n log n), by heapsort. (The core library's sort is 3 KB of code that nothing
+/// else here needs.)
 fn sort(words: &mut [usize]) {
     #[inline(never)]
     fn sift_down(heap: &mut [usize], mut at: usize) {

@@ -1,4 +1,4 @@
-//! The call stacks that allocated, and what each stands for.
+//! The call stacks that allocated, and the tallies of each.
 //!
 //! ```text
 //!   words    │ – │ hash next depth live total frames… │ hash next … │    one behind the other
@@ -11,7 +11,7 @@ use hectare_pages::PageSource;
 use crate::own_pages::Pages;
 use crate::random::spread;
 
-/// How many callers of an allocation are kept at most.
+/// The most callers of an allocation that are kept.
 pub const MAX_FRAMES: usize = 64;
 
 /// Objects and bytes that samples stand for.
@@ -36,7 +36,7 @@ impl Tally {
         self.bytes += bytes;
     }
 
-    /// Takes off what was added.
+    /// Subtracts what was added.
     pub(super) fn subtract(&mut self, (objects_1024, bytes): (u64, u64)) {
         self.objects_1024 -= objects_1024;
         self.bytes -= bytes;
@@ -46,7 +46,7 @@ impl Tally {
 /// A call stack, and what it allocated.
 #[derive(Debug, Clone, Copy)]
 pub struct Stack<'a> {
-    /// Return addresses, that of the allocating call first.
+    /// Return addresses, the allocating call's first.
     pub frames: &'a [usize],
     /// What is live.
     pub live: Tally,
@@ -71,7 +71,7 @@ const NEXT: usize = 1;
 const DEPTH: usize = 2;
 const FRAMES: usize = 7;
 
-/// These words.
+/// The words before a stack's frames.
 type Head = [usize; FRAMES];
 
 const FIRST_WORDS: usize = 16 << 10;
@@ -90,8 +90,8 @@ impl Stacks {
         Self { words: Pages::new(), used: 0, buckets: Pages::new() }
     }
 
-    /// The stack of `frames`, of which the first [`MAX_FRAMES`] count: added if it is new; `None` when
-    /// out of memory.
+    /// The stack of `frames`, of which the first [`MAX_FRAMES`] count. Adds it if it is new. `None`
+    /// when out of memory.
     pub(super) fn find_or_add(
         &mut self,
         frames: &[usize],
@@ -125,7 +125,7 @@ impl Stacks {
         Some(place)
     }
 
-    /// Sees to it that there are `count` words.
+    /// Ensures that there are `count` words.
     fn make_room(&mut self, count: usize, source: &impl PageSource) -> Option<()> {
         let capacity = self.words.capacity();
         if count > capacity {
@@ -151,7 +151,7 @@ impl Stacks {
         (head[at], head[at + 1]) = (tally.objects_1024 as usize, tally.bytes as usize);
     }
 
-    /// A copy of them as they are now, to be [listed](Self::iter); `None` when out of memory.
+    /// A copy of the stacks as they are now, to be [listed](Self::iter). `None` when out of memory.
     pub(super) fn copy(&self, source: &impl PageSource) -> Option<Self> {
         let mut words = Pages::with_capacity(self.used.max(1), source)?;
         let here = self.words.entries().iter().take(self.used);
@@ -187,7 +187,7 @@ fn tally_of(head: &Head, which: Which) -> Tally {
     Tally { objects_1024: head[at] as u64, bytes: head[at + 1] as u64 }
 }
 
-/// The words of a stack that all have, and its frames.
+/// The words that every stack has, and the stack's frames.
 #[inline(never)]
 fn parts(words: &[usize], stack: StackPlace) -> (&Head, &[usize]) {
     let (head, rest) = words[stack..].split_first_chunk().expect("each stack has these words");

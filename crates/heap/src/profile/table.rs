@@ -1,8 +1,8 @@
 //! A hash table of addresses: open addressing with linear probing.
 //!
 //! Invariants
-//! 1. The table's length is a power of two, and a quarter of it is empty: so every search ends.
-//! 2. Between where an entry's search begins and where it stands no entry is empty.
+//! 1. The table's length is a power of two, and a quarter of it is empty, so every search ends.
+//! 2. No entry between where an entry's search begins and where it stands is empty.
 
 use hectare_pages::PageSource;
 
@@ -22,16 +22,16 @@ pub(super) struct Table {
     count: usize,
 }
 
-/// How many places the table has when the first entry comes.
+/// How many places the table has once the first entry comes.
 const FIRST_CAPACITY: usize = 512;
 
 impl Table {
-    /// An empty table, which owns nothing yet: all zeros.
+    /// An empty table, which owns nothing yet. All zeros.
     pub(super) const fn new() -> Self {
         Self { entries: Pages::new(), count: 0 }
     }
 
-    /// Sees to it that one more entry leaves a quarter of the table empty; `None` when out of memory.
+    /// Ensures that one more entry leaves a quarter of the table empty. `None` when out of memory.
     pub(super) fn make_room(&mut self, source: &impl PageSource) -> Option<()> {
         let capacity = self.entries.capacity();
         if (self.count + 1) * 4 <= capacity * 3 {
@@ -46,7 +46,7 @@ impl Table {
         Some(())
     }
 
-    /// Enters what has an address that is not in the table; there must be room.
+    /// Enters an entry whose address is not in the table. There must be room.
     pub(super) fn insert(&mut self, entry: Entry) {
         insert(self.entries.entries_mut(), entry);
         self.count += 1;
@@ -58,13 +58,13 @@ impl Table {
         find(entries, address).map(|at| &entries[at])
     }
 
-    /// As [`find`](Self::find), to be changed in all but its address.
+    /// As [`find`](Self::find), mutable except for its address.
     pub(super) fn find_mut(&mut self, address: usize) -> Option<&mut Entry> {
         let entries = self.entries.entries_mut();
         find(entries, address).map(|at| &mut entries[at])
     }
 
-    /// Takes the entry of `address` out, and closes the gap (Knuth, volume 3, 6.4, algorithm R).
+    /// Takes out the entry of `address`, and closes the gap (Knuth, volume 3, 6.4, algorithm R).
     pub(super) fn remove(&mut self, address: usize) -> Option<Entry> {
         let entries = self.entries.entries_mut();
         let mut gap = find(entries, address)?;
