@@ -10,8 +10,9 @@
 //! | bin | a size class | slabs | one lock a batch |
 //! | backend | the process | regions, runs | one lock a slab |
 //!
-//! [`Malloc`] makes it the global allocator of a Rust program; the crate `hectare-preload` gives
-//! it the C and C++ names; [`Heap`] is the heap itself, over any [`System`](hectare_pages::System).
+//! [`Malloc`] makes the heap the global allocator of a Rust program. The crate `hectare-preload`
+//! gives it the C and C++ names. [`Heap`] is the heap itself, over any
+//! [`System`](hectare_pages::System).
 #![no_std]
 // Under loom, whose atomics cannot live in a static, `tests/models.rs` includes what it models by path.
 #![cfg(not(loom))]

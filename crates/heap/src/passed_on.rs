@@ -1,4 +1,4 @@
-//! For tests: what a source that changes some calls of another passes on unchanged.
+//! For tests: methods that a source which changes some calls of another passes on unchanged.
 
 /// The named methods of a `PageSource`, as those of `$inner`, an expression in which `$this` is the source itself.
 macro_rules! passed_on {

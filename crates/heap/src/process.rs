@@ -1,7 +1,7 @@
 //! The heap of a process.
 //!
-//! There is one [`Process`] in a program, in a static of whichever crate gives it its names: so the
-//! fast paths are inlined there and reach its fields without a detour through the global offset
+//! There is one [`Process`] in a program, in a static of the crate that gives it its names. So the
+//! fast paths are inlined there, and reach its fields without a detour through the global offset
 //! table.
 
 mod calls;
@@ -31,16 +31,17 @@ pub(crate) use threads::{cache_word, inside_word, named_cache, set_cache_word};
 
 /// The heap of a process. Only one may be used in a program, since each thread has one word.
 ///
-/// What every process uses lies together, so that it is on few pages; hence the order of the fields.
+/// What every process uses lies together, on few pages. This dictates the order of the fields.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Process {
     pub(crate) heap: Heap<Os>,
-    /// The thread key whose destructor takes a dying thread's cache back, plus one; 0 before.
+    /// The thread key whose destructor takes a dying thread's cache back, plus one. 0 before it is
+    /// made.
     exit_key: AtomicU32,
     exit_key_lock: Lock<(), FutexPark>,
     pub(crate) seats: Seats,
-    /// What `special.rs` is about; null in a plain process.
+    /// The special front (`special.rs`). Null in a plain process.
     pub(crate) special: AtomicPtr<Special>,
     pub(crate) notes: AtomicU32,
     pub(crate) profile: Profile<Os>,
@@ -52,8 +53,8 @@ pub struct Process {
 pub type ProcessProfile = Snapshot<'static, Os>;
 
 impl Process {
-    /// A heap that has nothing yet. All zeros: so a static heap lies in pages that become resident only
-    /// when they are written, and those of what is never used never do.
+    /// A heap that has nothing yet. All zeros, so a static heap lies in pages that become resident
+    /// only when they are written. Pages of what is never used never do.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -69,11 +70,13 @@ impl Process {
         }
     }
 
-    /// From now on the heap makes no system calls but those that every sandbox of a program that
-    /// allocates must allow: see [`Os::keep_to_plain_calls`]. Threads that come later have caches of their own, unless
-    /// some share the lists of CPUs already: only their own threads can take anything from those from now on.
+    /// From now on the heap makes only system calls that every sandbox of a program that allocates
+    /// must allow: see [`Os::keep_to_plain_calls`]. Threads that come later have caches of their
+    /// own, unless some threads share the lists of CPUs already: from now on only those threads can
+    /// take anything from these lists.
     pub fn keep_to_plain_calls(&'static self) {
-        // While that may be said: afterwards no call tells what was committed from what is reserved.
+        // While the calls for that may be made: afterwards no call tells what was committed from
+        // what is reserved.
         self.inside(|| self.heap.backend.dump_reserved());
         Os.keep_to_plain_calls();
         if !self.heap.cpus.has_begun() {
@@ -81,27 +84,29 @@ impl Process {
         }
     }
 
-    /// Whether it was told to [keep to plain calls](Self::keep_to_plain_calls).
+    /// Whether the heap was told to [keep to plain calls](Self::keep_to_plain_calls).
     #[must_use]
     pub fn keeps_to_plain_calls(&'static self) -> bool {
         Os.keeps_to_plain_calls()
     }
 
-    /// Gives up address space that the heap has reserved and not used, until half as much as it keeps is left for others:
-    /// to be called when the program may have less than before (`RLIMIT_AS`). Objects stay where they are.
+    /// Gives up address space that the heap has reserved and not used, until half as much as it
+    /// keeps is left for others. To be called when the program may have less than before
+    /// (`RLIMIT_AS`). Objects stay where they are.
     pub fn leave_room(&'static self) {
         self.inside(|| self.heap.backend.leave_room());
     }
 
-    /// Has the heap reserve `bytes` of address space at a time, not four times the memory that there is: for a program
-    /// that locks all that is mapped (`mlockall`), where what is merely reserved counts, too. Best more than the program
-    /// will use: objects in the second such part and later ones cost more to free.
+    /// Has the heap reserve `bytes` of address space at a time, not four times the memory that
+    /// there is. This is for a program that locks all that is mapped (`mlockall`), where what is
+    /// merely reserved counts, too. `bytes` should be more than the program will use: objects in
+    /// the second reservation and later ones cost more to free.
     pub fn reserve_at_most(&'static self, bytes: usize) {
         self.inside(|| self.heap.backend.reserve_at_most(bytes));
     }
 
-    /// Has the system populate the whole pages of memory that is about to be read and written: for tables of those that
-    /// the heap [calls](Special). Advice only.
+    /// Has the system populate the whole pages of memory that is about to be read and written: for
+    /// tables of functions that the heap [calls](Special). Advice only.
     ///
     /// # Safety
     /// The memory can be written.
@@ -118,14 +123,14 @@ impl Process {
         Os.page_bytes()
     }
 
-    /// Gives what is not needed back to the system, except for `keep_bytes`; returns how many bytes
+    /// Gives what is not needed back to the system, except for `keep_bytes`. Returns how many bytes
     /// went.
     pub fn trim(&'static self, keep_bytes: usize) -> usize {
         let seat = Seat::from(named_cache(cache_word()));
         self.inside(|| {
             // SAFETY: the thread's own cache.
             unsafe { self.heap.release_seat(seat) };
-            // What has gone makes room for what is shut, where room is limited.
+            // What has gone makes room to open shut frames, if room is limited.
             let kept_bytes = self.heap.release_kept();
             self.heap.backend.reopen();
             kept_bytes + self.heap.trim(keep_bytes)
@@ -133,7 +138,7 @@ impl Process {
     }
 
     /// Has the next `bytes`, whole huge pages, come from those that the machine has set aside.
-    /// Returns whether that many are to be had; if not, ordinary pages serve.
+    /// Returns whether there are that many. If not, ordinary pages serve.
     ///
     /// # Safety
     /// The process has one thread.
@@ -142,15 +147,16 @@ impl Process {
         self.inside(|| unsafe { self.heap.backend.set_aside(bytes) })
     }
 
-    /// Gives back what lies idle, little by little; returns how many bytes went. For a thread that
-    /// calls it some times a second, so that a program which has fallen idle holds little.
+    /// Gives back what lies idle, little by little. Returns how many bytes went. A thread calls
+    /// this some times a second, so that a program that has fallen idle holds little.
     pub fn tend(&'static self) -> usize {
         self.inside(|| self.heap.tend())
     }
 
-    /// Whether [`stats`](Self::stats) and [`profile`](Self::profile) can be had: to be asked first where a signal's handler may
-    /// have interrupted this thread in the midst of a call, as one that calls `exit` has. Waits for other threads' calls, as
-    /// those do, but no more than a second for each.
+    /// Whether [`stats`](Self::stats) and [`profile`](Self::profile) can be called. To be asked
+    /// first if a signal's handler may have interrupted this thread in the midst of a call, as a
+    /// handler that calls `exit` has. Waits for other threads' calls, as those two do, but no more
+    /// than a second for each lock.
     #[cold]
     pub fn can_be_asked(&'static self) -> bool {
         self.inside(|| {
@@ -160,8 +166,8 @@ impl Process {
         })
     }
 
-    /// What the heap holds. What this thread's cache holds counts as pooled; what those of other
-    /// threads hold, which only they may look into, as in use.
+    /// What the heap holds. What this thread's cache holds counts as pooled. What other threads'
+    /// caches hold, into which only they may look, counts as in use.
     pub fn stats(&'static self) -> Stats {
         let cache = named_cache(cache_word());
         let mut stats = self.inside(|| {

@@ -12,17 +12,18 @@ use crate::heap::move_to;
 use crate::special::Kind;
 
 impl Process {
-    /// An object for `bytes` from the thread's cache; if there is none, [`malloc_middle`](Self::malloc_middle)
-    /// must be asked, then [`malloc_slow`](Self::malloc_slow).
+    /// An object for `bytes` from the thread's cache. If there is none,
+    /// [`malloc_middle`](Self::malloc_middle) must be called, then
+    /// [`malloc_slow`](Self::malloc_slow).
     #[inline(always)]
     pub fn malloc_fast(&'static self, bytes: usize) -> Option<NonNull<u8>> {
         // SAFETY: the word names this thread's cache, or an absent one.
         unsafe { self.heap.malloc_fast(cache_word(), bytes) }
     }
 
-    /// An object for `bytes` from the list of this CPU, where the thread shares that, or a run that
-    /// the thread keeps; null when [`malloc_slow`](Self::malloc_slow) must be asked. For the front of
-    /// a slow path.
+    /// An object for `bytes` from the list of this CPU, if the thread shares that, or a run that
+    /// the thread keeps. Null when [`malloc_slow`](Self::malloc_slow) must be called. For the front
+    /// of a slow path.
     #[inline(always)]
     pub fn malloc_middle(&'static self, bytes: usize) -> *mut u8 {
         if bytes <= MAX_SMALL_BYTES {
@@ -35,7 +36,7 @@ impl Process {
         unsafe { self.heap.take_own_run(cache_word(), bytes) }
     }
 
-    /// An object for `bytes` by the slow path; null when out of memory.
+    /// An object for `bytes` by the slow path. Null when out of memory.
     #[cold]
     #[inline(never)]
     pub fn malloc_slow(&'static self, bytes: usize) -> *mut u8 {
@@ -46,7 +47,7 @@ impl Process {
         unsafe { self.heap.malloc_slow(self.seat(), bytes) }
     }
 
-    /// Frees an object; does nothing for null.
+    /// Frees an object. Does nothing for null.
     ///
     /// # Safety
     /// `object` is null or an object of this heap that is not used again. Any other pointer that is
@@ -60,8 +61,8 @@ impl Process {
         }
     }
 
-    /// Frees an object into the thread's cache; `false`, and nothing has changed, when
-    /// [`free_slow`](Self::free_slow) must be asked.
+    /// Frees an object into the thread's cache. `false`, with nothing changed, when
+    /// [`free_slow`](Self::free_slow) must be called.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -71,9 +72,9 @@ impl Process {
         unsafe { self.heap.free_fast(cache_word(), object) }
     }
 
-    /// Frees an object into the list of this CPU, where the thread shares that, or keeps a run for
-    /// the thread; `false`, and nothing has changed, when [`free_slow`](Self::free_slow) must be
-    /// asked. For the front of a slow path.
+    /// Frees an object into the list of this CPU, if the thread shares that, or keeps a run for the
+    /// thread. `false`, with nothing changed, when [`free_slow`](Self::free_slow) must be called.
+    /// For the front of a slow path.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -104,8 +105,8 @@ impl Process {
         unsafe { self.heap.free_slow(self.seat(), object) };
     }
 
-    /// Frees an object for which the caller claims to have asked for `bytes` aligned to `align`, if a
-    /// hardened front checks that; `false`, and nothing has changed, if none does.
+    /// Frees an object for which the caller claims to have asked for `bytes` aligned to `align`, if
+    /// a hardened front checks that. `false`, with nothing changed, if none does.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -118,7 +119,7 @@ impl Process {
         is_hardened
     }
 
-    /// An object of `bytes` zeros; null when out of memory.
+    /// An object of `bytes` zeros. Null when out of memory.
     #[inline(always)]
     pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
         let Some(object) = self.malloc_fast(bytes) else {
@@ -139,22 +140,23 @@ impl Process {
         unsafe { self.heap.malloc_zeroed(self.seat(), bytes, MIN_ALIGN) }
     }
 
-    /// An object of `bytes` zeros aligned to `align`, a power of two; null when out of memory. For a program that never has
-    /// a special front.
+    /// An object of `bytes` zeros aligned to `align`, a power of two. Null when out of memory. For
+    /// a program that never has a special front.
     pub(super) fn malloc_zeroed_aligned(&'static self, bytes: usize, align: usize) -> *mut u8 {
         // SAFETY: the thread's own seat.
         unsafe { self.heap.malloc_zeroed(self.seat(), bytes, align) }
     }
 
-    /// An object for `bytes` aligned to `align` from the thread's cache; `None`, as where `align` is no power of two, when
-    /// [`malloc_aligned`](Self::malloc_aligned) must be asked.
+    /// An object for `bytes` aligned to `align` from the thread's cache. `None`, also if `align` is
+    /// no power of two, when [`malloc_aligned`](Self::malloc_aligned) must be called.
     #[inline(always)]
     pub fn malloc_aligned_fast(&'static self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: the word names this thread's cache, or an absent one.
         unsafe { self.heap.malloc_aligned_fast(cache_word(), bytes, align) }
     }
 
-    /// An object for `bytes` aligned to `align`, a power of two, by the slow path; null when out of memory.
+    /// An object for `bytes` aligned to `align`, a power of two, by the slow path. Null when out of
+    /// memory.
     #[cold]
     #[inline(never)]
     pub fn malloc_aligned(&'static self, bytes: usize, align: usize) -> *mut u8 {
@@ -166,11 +168,12 @@ impl Process {
         unsafe { self.heap.malloc_aligned(self.seat(), bytes, align) }
     }
 
-    /// Makes an object hold `bytes`; null, and nothing has changed, when out of memory. Where it can stay as it is, the C
-    /// function takes 41 instructions for a small one and 83 for a run (`instructions::of_an_object_that_stays`).
+    /// Makes an object hold `bytes`. Returns null, with nothing changed, when out of memory. If the
+    /// object can stay as it is, the C function takes 41 instructions for a small one and 83 for a
+    /// run (`instructions::of_an_object_that_stays`).
     ///
     /// # Safety
-    /// `object` is an object of this heap, not used again unless the answer is null.
+    /// `object` is an object of this heap. It is not used again unless the result is null.
     #[inline]
     pub unsafe fn realloc(&'static self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
         let Some(class) = self.class_of_plain(object) else {
@@ -190,8 +193,8 @@ impl Process {
         self.class_of_plain(object).is_some_and(|class| class.keeps(bytes))
     }
 
-    /// Moves an object of `class` to one that holds `bytes`, as [`realloc`](Self::realloc) says. Apart from it, so that what
-    /// stays in place pays for no more than it needs.
+    /// Moves an object of `class` to one that holds `bytes`, as [`realloc`](Self::realloc) says. A
+    /// function of its own, so that what stays in place pays for no more than it needs.
     ///
     /// # Safety
     /// As [`realloc`](Self::realloc).
@@ -241,17 +244,21 @@ impl Process {
         unsafe { self.heap.realloc(self.seat(), object, bytes) }
     }
 
-    /// How many bytes a small object has; `None` when [`usable_bytes`](Self::usable_bytes) must be asked.
+    /// How many bytes a small object has. `None` when [`usable_bytes`](Self::usable_bytes) must be
+    /// called.
     ///
     /// # Safety
-    /// `object` is null or an object of this heap. What else is recognized as such gets `None`.
+    /// `object` is null or an object of this heap. Any other pointer that is recognised as such
+    /// gets `None`.
     #[inline(always)]
     pub unsafe fn usable_bytes_fast(&'static self, object: *mut u8) -> Option<usize> {
-        // SAFETY: the word names this thread's cache, or an absent one, as it does where the front is hardened.
+        // SAFETY: the word names this thread's cache, or an absent one, which it does if the front
+        // is hardened.
         unsafe { self.heap.class_of_own(cache_word(), object) }.map(ClassId::object_bytes)
     }
 
-    /// How many bytes the object at `object` has, 0 if it is null. A pointer to no object ends the process.
+    /// How many bytes the object at `object` has; 0 if it is null. A pointer to no object ends the
+    /// process.
     #[cold]
     #[inline(never)]
     pub fn usable_bytes(&'static self, object: *mut u8) -> usize {
@@ -265,8 +272,9 @@ impl Process {
         }
     }
 
-    /// The class of a small object that no special front has to be asked about, if the fast path can
-    /// tell it. (Sampled and guarded ones lie where the page map sees none begin.)
+    /// The class of a small object that no special front has to be asked about, if the fast path
+    /// can tell it. (Sampled and guarded objects lie where the page map says that no object
+    /// begins.)
     #[inline(always)]
     fn class_of_plain(&'static self, object: NonNull<u8>) -> Option<ClassId> {
         if self.special().is_some_and(|special| special.hardened) {

@@ -17,30 +17,32 @@ use crate::stats::Stats;
 /// ```
 ///
 /// A child that `fork` makes while other threads allocate may allocate too, as in C: handlers of
-/// `pthread_atfork` are registered when the program is loaded. A library that has this allocator stays loaded, whoever
-/// closes it.
+/// `pthread_atfork` are registered when the program is loaded. A library that has this allocator
+/// stays loaded, whoever closes it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Malloc;
 
 static PROCESS: Process = Process::new();
 
 impl Malloc {
-    /// Gives up address space that the heap has reserved (up to 256 GiB) and not used, until others have room. To be called when
-    /// the program has limited its own address space (`setrlimit` of `RLIMIT_AS`): what is reserved counts, so nothing
-    /// could be mapped any more. Objects stay where they are.
+    /// Gives up address space that the heap has reserved (up to 256 GiB) and not used, until others
+    /// have room. To be called when the program has limited its own address space (`setrlimit` of
+    /// `RLIMIT_AS`): what is reserved counts, so nothing more could be mapped. Objects stay where
+    /// they are.
     pub fn leave_room(&self) {
         PROCESS.leave_room();
     }
 
-    /// Gives back what is free to the system, except for `keep_bytes`, and returns how many bytes went. What other threads'
-    /// caches hold stays: some KiB of each size that they use. Takes some 0.2 to 0.4 µs for each page that goes.
+    /// Gives what is free back to the system, except for `keep_bytes`. Returns how many bytes went.
+    /// What other threads' caches hold stays: some KiB of each size that they use. Takes some 0.2
+    /// to 0.4 µs for each page that goes.
     pub fn trim(&self, keep_bytes: usize) -> usize {
         PROCESS.trim(keep_bytes)
     }
 
-    /// Gives back what has lain idle for about a second, little by little, and returns how many bytes went. Calls that
-    /// allocate and free see to this by themselves; a program that may make none for long holds little if one of its
-    /// threads calls this some times a second.
+    /// Gives back what has lain idle for about a second, little by little. Returns how many bytes
+    /// went. Calls that allocate and free do this by themselves. A program that may make none for
+    /// long holds little if one of its threads calls this some times a second.
     pub fn tend(&self) -> usize {
         PROCESS.tend()
     }
@@ -51,19 +53,21 @@ impl Malloc {
     }
 }
 
-/// Whether an object for `bytes` is aligned to `align` wherever it lies, without being asked for: above the size classes
-/// each begins at a page.
+/// Whether an object for `bytes` is aligned to `align` wherever it lies, without being asked for:
+/// objects above the size classes begin at a page.
 #[inline]
 fn is_aligned_anyway(bytes: usize, align: usize) -> bool {
     align <= MIN_ALIGN || bytes > MAX_SMALL_BYTES && align <= PROCESS.page_bytes()
 }
 
-/// The calls as functions of their own. A compiler that sees them in each place where something is freed makes a
-/// program slower, not faster: its own code has fewer registers then, and fewer of its functions are joined. (`extern "C"`
-/// cannot unwind, so a slower path is a tail call.)
+/// The calls as functions of their own. A compiler that sees them at each place where something is
+/// freed makes a program slower, not faster: the program's own code then has fewer registers, and
+/// fewer of its functions are joined. (`extern "C"` cannot unwind, so a slower path is a tail
+/// call.)
 ///
-/// The parameter has them compiled with the program that calls them. Linkers keep code that can be restarted on its CPU,
-/// whoever refers to it, so else it would be part of `libhectare.so`, too.
+/// The parameter has them compiled with the program that calls them. Linkers keep code that can be
+/// restarted on its CPU, whoever refers to it, so otherwise it would be part of `libhectare.so`,
+/// too.
 struct Calls<const OF_A_PROGRAM: bool>;
 
 type ProgramCalls = Calls<true>;
@@ -74,7 +78,7 @@ impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
         PROCESS.at_load();
     }
 
-    /// 23 instructions where the thread's list has an object.
+    /// 23 instructions if the thread's list has an object.
     #[inline(never)]
     extern "C" fn malloc(bytes: usize) -> *mut u8 {
         match PROCESS.malloc_fast(bytes) {
@@ -86,7 +90,8 @@ impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
     #[cold]
     #[inline(never)]
     extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
-        // Here, so that it is part of what has these calls, and of nothing else: the section takes what nobody refers to.
+        // Here, so that it is part of what has these calls, and of nothing else: the section keeps
+        // what nobody refers to.
         // SAFETY: no instructions; a constructor of the program or the library.
         unsafe {
             asm!(
@@ -102,7 +107,7 @@ impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
         if object.is_null() { PROCESS.malloc_slow(bytes) } else { object }
     }
 
-    /// 31 instructions where the thread's list has an object.
+    /// 31 instructions if the thread's list has an object.
     #[inline(never)]
     extern "C" fn malloc_aligned(bytes: usize, align: usize) -> *mut u8 {
         match PROCESS.malloc_aligned_fast(bytes, align) {
@@ -117,7 +122,7 @@ impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
         PROCESS.malloc_aligned(bytes, align)
     }
 
-    /// 32 instructions where the thread's list has room.
+    /// 32 instructions if the thread's list has room.
     ///
     /// # Safety
     /// As [`Process::free`].

@@ -1,24 +1,26 @@
-//! What a process does once its program, or the library that brings the allocator along, is loaded.
+//! What a process does when its program, or the library that brings the allocator along, is loaded.
 //!
-//! The dynamic linker is asked now what it will be asked for at all. It answers under a lock, which another thread may hold for as
-//! long as a constructor runs, and that may wait for a thread that allocates. While it loads the allocator nobody waits so.
+//! The dynamic linker is asked now for everything that it will ever be asked for. It answers under
+//! a lock, which another thread may hold for as long as a constructor runs, and a constructor may
+//! wait for a thread that allocates. While it loads the allocator, nobody waits in this way.
 
 use super::Process;
 
 impl Process {
-    /// Looks up what forks and the lists of CPUs need, and keeps what this is linked into from being unloaded. To be called
-    /// by a constructor.
+    /// Looks up what forks and the lists of CPUs need, and keeps what this is linked into from
+    /// being unloaded. Must be called by a constructor.
     pub(super) fn at_load(&'static self) {
-        // Asked again with the first cache, should there be no memory.
+        // Tried again with the first cache, in case there is no memory now.
         let _ = self.see_to_forks();
         let _ = self.front();
         stay_loaded();
     }
 }
 
-/// Threads call this code when they end, and the kernel sends threads of a CPU's lists to it.
+/// Keeps this code loaded: threads call it when they end, and the kernel sends threads of a CPU's
+/// lists to it.
 ///
-/// A library says so when it is linked (`-z nodelete`), if whoever links it knows; a crate cannot.
+/// A library says so when it is linked (`-z nodelete`), if whoever links it knows. A crate cannot.
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 fn stay_loaded() {
     use core::ffi::{c_char, c_int, c_void};
@@ -49,7 +51,8 @@ fn stay_loaded() {
     let name = unsafe { (*map).name };
     // SAFETY: as above; a text that ends in 0.
     if unsafe { *name } != 0 {
-        // A handle for good. Without one, what the library needs would stay without being counted as in use.
+        // A handle for good. Without one, the libraries that this one needs would stay without
+        // being counted as in use.
         // SAFETY: a text that ends in 0; it opens nothing that is not there.
         unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }

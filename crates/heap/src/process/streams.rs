@@ -1,9 +1,12 @@
-//! The C library's list of streams, held across a fork as the heap's own locks are, and before them.
+//! The C library's list of streams. It is held across a fork as the heap's own locks are, and taken
+//! before them.
 //!
-//! `fflush(NULL)` and `exit` hold the list while they write streams out, which may allocate (`open_memstream`, `fopencookie`).
-//! glibc's own `fork` takes the list first and its own allocator's locks afterwards. Our handlers run before either: so a
-//! thread that forks would wait for the list with the heap's locks held, and one that flushes for the heap with the list
-//! held. The list's lock counts how often its owner has taken it, so `fork` can take it once more.
+//! `fflush(NULL)` and `exit` hold the list while they write streams out, which may allocate
+//! (`open_memstream`, `fopencookie`). glibc's own `fork` takes the list first and its own
+//! allocator's locks afterwards. Our handlers run before either. So a thread that forks would wait
+//! for the list with the heap's locks held, and a thread that flushes would wait for the heap with
+//! the list held. The list's lock counts how often its owner has taken it, so `fork` can take it
+//! once more.
 
 use core::ffi::c_void;
 use core::mem::transmute;
@@ -12,12 +15,13 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use super::fork::symbol;
 
-/// glibc's calls; null where there are none.
+/// glibc's calls. Null if there are none.
 static LOCK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static UNLOCK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static RESET: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Looks them up: before any fork, since another thread may hold the linker's lock then.
+/// Looks these calls up, before any fork, since another thread may hold the linker's lock at a
+/// fork.
 pub(super) fn look_up() {
     let lock = symbol(c"_IO_list_lock");
     let unlock = symbol(c"_IO_list_unlock");
@@ -42,17 +46,17 @@ fn make(call: &AtomicPtr<c_void>) {
     }
 }
 
-/// Waits for whoever holds the list.
+/// Takes the list. Waits for whoever holds it.
 pub(super) fn lock() {
     make(&LOCK);
 }
 
-/// In the process that has forked.
+/// Releases the list in the process that has forked.
 pub(super) fn unlock() {
     make(&UNLOCK);
 }
 
-/// In the copy, where glibc may have made the lock anew already.
+/// Releases the list in the copy, where glibc may have made the lock anew already.
 pub(super) fn reset() {
     make(&RESET);
 }

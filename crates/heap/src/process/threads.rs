@@ -1,12 +1,12 @@
-//! Each thread's way to its cache, and the end of a thread.
+//! How each thread finds its cache, and what happens at the end of a thread.
 //!
-//! A thread's cache is found through one word of initial-exec thread-local storage, which begins
-//! as [`StandIn::NotYet`]: so the fast paths need no test whether the thread is
-//! known. This takes 8 bytes of the C library's static TLS. What else the word can say, and which
-//! threads get no cache, is in `seat.rs`.
+//! A thread's cache is found through one word of initial-exec thread-local storage. It begins as
+//! [`StandIn::NotYet`], so the fast paths need not test whether the thread is known. The word takes
+//! 8 bytes of the C library's static TLS. `seat.rs` says what else the word can name, and which
+//! threads get no cache.
 //!
 //! A departed thread still allocates and frees (other destructors run after ours): object by
-//! object, through the bins. So does one whose end would go unseen, until it no longer would.
+//! object, through the bins. So does a thread whose end would not be seen, until it would be.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -19,7 +19,7 @@ use crate::tls;
 
 #[inline(always)]
 pub(crate) fn cache_word() -> NonNull<Cache> {
-    // SAFETY: the word begins as an address, and is only ever set to another.
+    // SAFETY: the word begins as an address, and is only ever set to another address.
     unsafe { NonNull::new_unchecked(tls::get().cast()) }
 }
 
@@ -27,12 +27,12 @@ pub(crate) fn set_cache_word(word: NonNull<Cache>) {
     tls::set(word.as_ptr().cast());
 }
 
-/// What the word says while the thread is inside the heap.
+/// What the word names while the thread is inside the heap.
 pub(crate) fn inside_word() -> NonNull<Cache> {
     StandIn::Inside.word()
 }
 
-/// By the thread's word, not by the key's value: see [`LEAST_KEY`].
+/// Goes by the thread's word, not by the key's value: see [`LEAST_KEY`].
 unsafe extern "C" fn thread_exits(_value: *mut c_void) {
     let cache = named_cache(cache_word());
     set_cache_word(inside_word());
@@ -42,20 +42,21 @@ unsafe extern "C" fn thread_exits(_value: *mut c_void) {
         unsafe { process.heap.drop_cache(cache) };
         process.seats.leave();
         if process.special().is_some() {
-            // What a signal has noted meanwhile is this thread's to see to: no other may come.
+            // This thread has to act on what a signal has noted meanwhile: no other thread may
+            // come.
             return process.leave(departed);
         }
     }
     set_cache_word(departed);
 }
 
-/// From this key on ours is sought. A library in a namespace of its own (`dlmopen`, `LD_AUDIT`) has a C library of its own,
-/// which numbers keys from 0 on, too, but keeps the values of a thread in the same places: with one of the first keys such a
-/// library would take our value for its own, and end as soon as it uses it. This is glibc's last key whose values need no
-/// memory.
+/// The least key that is wanted. A library in a namespace of its own (`dlmopen`, `LD_AUDIT`) has a
+/// C library of its own, which also numbers keys from 0 on, but keeps the values of a thread in the
+/// same places. With one of the first keys, such a library would take our value for its own, and
+/// crash as soon as it uses it. This is glibc's last key whose values need no memory.
 const LEAST_KEY: libc::pthread_key_t = 31;
 
-/// A key from [`LEAST_KEY`] on, or if there is none, any. The first ones are held until that is found.
+/// A key from [`LEAST_KEY`] on; any, if there is none. The first keys are held until one is found.
 fn new_key() -> Option<libc::pthread_key_t> {
     let mut key = 0;
     // SAFETY: `key` is a valid place; the destructor may be called on any thread.
@@ -80,17 +81,17 @@ pub(crate) fn named_cache(word: NonNull<Cache>) -> Option<NonNull<Cache>> {
 }
 
 impl Process {
-    /// A cache for this thread, which has none yet; `None` when out of memory.
+    /// A cache for this thread, which has none yet. `None` when out of memory.
     pub(crate) fn make_cache(&'static self) -> Option<NonNull<Cache>> {
-        // What follows may allocate: that is served without a cache.
+        // What follows may allocate, and is then served without a cache.
         set_cache_word(inside_word());
         let cache = self.seen_cache();
         set_cache_word(cache.unwrap_or(StandIn::NotYet.word()));
         cache
     }
 
-    /// A new cache for a thread that is inside, and whose word said `word` before; `None` unless
-    /// it never had one.
+    /// A new cache for a thread that is inside, and whose word named `word` before. `None` unless
+    /// the thread never had one.
     #[cold]
     pub(crate) fn cache_inside(&'static self, word: NonNull<Cache>) -> Option<NonNull<Cache>> {
         if word != StandIn::NotYet.word() {
@@ -101,8 +102,9 @@ impl Process {
         Some(cache)
     }
 
-    /// A cache for a thread that is inside, whose end will be seen; `None` when out of memory, or when the C library
-    /// has no memory to note the cache in: what it held would be lost with the thread. The thread may ask again.
+    /// A cache for a thread that is inside, and whose end will be seen. `None` when out of memory,
+    /// or when the C library has no memory to note the cache in: what it held would be lost with
+    /// the thread. The thread may ask again.
     fn seen_cache(&'static self) -> Option<NonNull<Cache>> {
         let key = self.exit_key()?;
         let cache = self.heap.new_cache()?;
@@ -122,7 +124,7 @@ impl Process {
         None
     }
 
-    /// Takes this thread's cache away, for good: a hardened front has none.
+    /// Takes this thread's cache away, for good: with a hardened front no thread has one.
     pub(crate) fn forsake_cache(&'static self) {
         let Some(cache) = named_cache(cache_word()) else { return };
         set_cache_word(StandIn::NotYet.word());
@@ -130,14 +132,14 @@ impl Process {
             // SAFETY: a key made by `exit_key`; its destructor must not see the cache again.
             unsafe { libc::pthread_setspecific(key, core::ptr::null()) };
         }
-        // SAFETY: the cache this thread had, which its word no longer names.
+        // SAFETY: the cache that this thread had, which its word no longer names.
         unsafe { self.heap.drop_cache(cache) };
         self.seats.leave();
         self.heap.release_pools();
     }
 
     fn exit_key(&'static self) -> Option<libc::pthread_key_t> {
-        // Without our lock: another thread may hold the C library's while it waits for ours.
+        // Without our lock, since another thread may hold the C library's while it waits for ours.
         if !self.see_to_forks() {
             return None;
         }
