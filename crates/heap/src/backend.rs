@@ -475,7 +475,7 @@ mod tests {
 
     use super::*;
 
-    /// Frames in a row that are dirty in part, and clean in part, are a run once all are clean.
+    /// Frames in a row, partly dirty and partly clean, are a run once all are clean.
     #[test]
     fn no_region_is_opened_for_a_run_that_has_a_place() {
         let backend = std::boxed::Box::new(Backend::new(Os, 4 << 20));
@@ -505,7 +505,7 @@ mod tests {
         assert_eq!(get(1000), Some(long));
     }
 
-    /// Those that are as long as huge objects are counted, by whichever way they became so.
+    /// Runs as long as huge objects are counted, however they became so.
     #[test]
     fn a_run_that_grows_and_shrinks_is_counted() {
         const LEAST: usize = MIN_HUGE_BYTES / FRAME_BYTES;

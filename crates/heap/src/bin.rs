@@ -104,8 +104,8 @@ impl Rush {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
     pub(crate) class: ClassId,
-    /// At most [`BATCH_OBJECTS`](crate::class::BATCH_OBJECTS). The bin gives what goes [at
-    /// once](Bin::cut).
+    /// At most [`BATCH_OBJECTS`](crate::class::BATCH_OBJECTS). The bin gives what goes
+    /// [at once](Bin::cut).
     pub(crate) count: usize,
     /// The CPU that they are for, whose home serves them; `None` if any slab will do, as in a
     /// process of one thread.

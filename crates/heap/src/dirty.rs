@@ -251,13 +251,13 @@ mod tests {
 
     use super::*;
 
-    /// Room for `frames` frames, none of which is there.
+    /// Room for `frames` frames, none of which is free.
     fn none_of(frames: usize) -> DirtyFrames {
         let words = vec![0; Bitset::metadata_words(frames)].leak();
         DirtyFrames::new(Bitset::new(frames, words).expect("enough words"))
     }
 
-    /// The runs of set places: first and length.
+    /// The runs of set places: the first place and the length of each.
     fn runs(free: &[bool]) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         for frame in (0..free.len()).filter(|&frame| free[frame]) {
@@ -269,7 +269,8 @@ mod tests {
         runs
     }
 
-    /// Where a slab goes: the lowest place; the last of the run and unit, if a frame lies dirty in front of that.
+    /// Where a slab goes: the lowest place; but the last in the run and unit, if a dirty frame lies
+    /// in front of the lowest.
     fn place_for_slab(free: &[bool]) -> Option<usize> {
         let is_place = |&first: &usize| free[first..first + SLAB_FRAMES].iter().all(|&free| free);
         let mut places =
@@ -372,7 +373,8 @@ mod tests {
         dirty.validate();
     }
 
-    /// Of far more runs than are noted all are found in time, although not every request pays for the walk.
+    /// Of far more runs than are noted, all are found in time, although not every request pays for
+    /// a walk.
     #[test]
     fn of_many_runs_none_is_lost() {
         const RUNS: usize = 64 * NOTED;
@@ -396,7 +398,7 @@ mod tests {
         dirty.validate();
     }
 
-    /// Of more runs than are noted each is found, when those before it have been taken.
+    /// Of more runs than are noted, each is found once those before it have been taken.
     #[test]
     fn what_had_no_room_is_found_later() {
         const RUNS: usize = 5 * NOTED;

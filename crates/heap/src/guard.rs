@@ -364,7 +364,7 @@ mod tests {
         guard.get(bytes, align, &[11, 12], &Os).expect("a slot")
     }
 
-    /// Why a pointer was refused; `None` if no object was ever near.
+    /// Why a pointer was refused. `None` if there never was an object near it.
     fn refused<T: core::fmt::Debug>(answer: Result<T, Option<Finding>>) -> Option<Finding> {
         answer.expect_err("it is wrong")
     }
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(found.fault, Fault::DoubleFree);
     }
 
-    /// In all of the area: also behind the last object, and where none ever was.
+    /// In all of the area, including behind the last object and where there never was one.
     #[test]
     fn wrong_pointers_are_explained_by_objects_that_were_there() {
         let guard = opened();

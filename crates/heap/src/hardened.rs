@@ -676,7 +676,8 @@ mod tests {
         }
     }
 
-    /// Of no bytes and widely aligned, an object has but its sealed page, and another may begin right behind that.
+    /// An object of no bytes that is widely aligned has only its sealed page, and another object
+    /// may begin right behind that.
     #[test]
     fn a_single_page_that_cannot_be_opened_harms_no_other() {
         let heap = Box::new(Heap::new(Failing::new(Os), REGION_BYTES));
@@ -708,7 +709,8 @@ mod tests {
         assert_eq!(heap.stats().run_bytes, 0);
     }
 
-    /// What cannot be sealed is not kept; of a slab one page is sealed, so it is shut if that cannot be opened.
+    /// What cannot be sealed is not kept. One page of a slab is sealed, so the slab is shut if that
+    /// page cannot be opened.
     #[test]
     fn what_the_system_refuses_is_not_handed_out() {
         let heap = Box::new(Heap::new(Failing::new(Os), REGION_BYTES));

@@ -327,7 +327,7 @@ mod tests {
         insert(&mut lists, first, Home::FIRST);
         insert(&mut lists, other, Home::FIRST);
         assert_eq!(visited(&mut lists), 2);
-        // The last of its list begins another time.
+        // The last slab of its list is taken off and begins the list another time.
         // SAFETY: there is no other reference.
         lists.remove(first, unsafe { first.get() });
         insert(&mut lists, first, Home::FIRST);
@@ -352,7 +352,7 @@ mod tests {
             // SAFETY: there is no other reference.
             lists.remove(name, unsafe { name.get() });
         }
-        // The one in the middle of its list.
+        // The slab in the middle of its list.
         // SAFETY: as above.
         lists.remove(other, unsafe { other.get() });
         assert_eq!((visited(&mut lists), lists.validate()), (2, 2 * (CLASS.objects() - 1)));

@@ -178,7 +178,7 @@ mod tests {
         const BYTES: usize = 40 << 20;
         let mut kept = Kept::new();
         let block = block(BYTES);
-        // Both are asked for again after they went.
+        // Both blocks are asked for again after they went.
         assert!(kept.put(block).is_some() && kept.put(block).is_some());
         kept.miss(2 * BYTES);
         assert!(kept.put(block).is_none() && kept.put(block).is_none());

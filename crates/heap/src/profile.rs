@@ -167,8 +167,8 @@ impl<S: System> Profile<S> {
     }
 
     /// Room in the open pack for a sampled object of `bytes` aligned to `align`, neither above
-    /// [`MAX_PACKED_BYTES`]. The room is then [recorded](Self::record), or [given
-    /// back](Self::unpack).
+    /// [`MAX_PACKED_BYTES`]. The room is then [recorded](Self::record), or
+    /// [given back](Self::unpack).
     pub(crate) fn pack(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         self.state.lock().packs.take(bytes, align)
     }

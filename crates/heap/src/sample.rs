@@ -218,8 +218,8 @@ mod tests {
         }
     }
 
-    /// Sums of what the samples stand for must come near the truth for sizes far below the mean,
-    /// near it and far above; whether or not objects are guarded, too.
+    /// The sums of what the samples stand for must come near the truth for sizes far below the
+    /// mean, near it and far above, whether or not objects are guarded, too.
     #[test]
     fn estimates_are_true_for_every_size() {
         for guard_one_in in [0, 50] {

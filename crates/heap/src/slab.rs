@@ -319,8 +319,8 @@ impl Slab {
 
     /// Takes back the objects whose numbers `next` returns, until it returns none, or an object
     /// that is free already. Returns how many came back, and whether none was free already. The
-    /// objects are counted together, so the caller asks whether the slab [has to
-    /// move](Self::has_to_move).
+    /// objects are counted together, so the caller asks whether the slab
+    /// [has to move](Self::has_to_move).
     #[inline(always)]
     pub(crate) fn give_row(&mut self, mut next: impl FnMut() -> Option<u32>) -> (usize, bool) {
         let (mut count, mut is_sound) = (0, true);
@@ -453,8 +453,8 @@ impl SlabRef {
         prefetch(self.0.as_ptr().cast());
     }
 
-    /// Prefetches what taking back the object numbered `index` will read, for a slab whose far words are at
-    /// `far_words`.
+    /// Prefetches what taking back the object numbered `index` will read. The slab's far words are
+    /// at `far_words`.
     #[inline]
     pub(crate) fn prefetch_for(self, index: u32, far_words: *mut FarWords) {
         self.prefetch();

@@ -218,7 +218,7 @@ mod tests {
         backend.get_run(wanted, ClassId::RUN).expect("memory").start
     }
 
-    /// What holds a source's gate, until it is opened or the test has failed.
+    /// Holds a source's gate until it is opened or the test has failed.
     struct Held<'a>(&'a Gated, AtomicBool);
 
     impl Held<'_> {
@@ -236,7 +236,8 @@ mod tests {
         }
     }
 
-    /// Calls `meanwhile` while of a run of `bytes` all but its first 8 MiB, which stay, are on their way back.
+    /// Calls `meanwhile` while a run of `bytes` is on its way back, all but its first 8 MiB, which
+    /// stay.
     fn while_a_run_goes(
         bytes: usize,
         meanwhile: impl FnOnce(&Backend<Gated>, core::ops::Range<usize>, &Held<'_>),
@@ -267,7 +268,8 @@ mod tests {
         while_a_run_goes(40 * MIB, |backend, going, gate| {
             let runs = [(); 22].map(|()| run(backend, SHORT));
             assert!(!runs.iter().any(|run| going.contains(&run.addr().get())));
-            // Too much is dirty in the end, which is left to who is at it, or to the next.
+            // In the end too much is dirty. The rest is left to the thread that gives back, or to
+            // the next.
             runs.into_iter().for_each(|run| {
                 backend.put_run(run);
             });

@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// What is left of a chunk is had, and nothing behind it.
+    /// What is left of a chunk is handed out, and nothing behind it.
     #[test]
     fn a_chunk_that_is_refused_takes_nothing_from_the_last_one() {
         let backend = Box::new(Backend::new(Failing::new(Os), 64 << 20));

@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers of frames have few bits.
+    /// A region's length is bounded, since the numbers of its frames have few bits.
     #[test]
     fn no_region_is_longer_than_its_frames_can_be_numbered() {
         let backend = std::boxed::Box::new(Backend::new(Os, 4 * MOST_REGION_BYTES));
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(open(&mut state, MOST_REGION_BYTES + 1), None);
     }
 
-    /// Where the lock never becomes free, the call ends all the same.
+    /// If the lock never becomes free, the call ends all the same.
     #[test]
     fn room_is_not_waited_for() {
         let backend: &Backend<Os> =

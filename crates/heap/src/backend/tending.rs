@@ -105,7 +105,8 @@ mod tests {
         assert_eq!(after(5, Backend::tend_if_due), 0, "nothing lies idle");
     }
 
-    /// A backend with three runs of `mib` that were freed and are due, and how many frames these are.
+    /// A backend with three runs of `mib` that were freed and are due, and how many frames these
+    /// have.
     fn with_due(mib: usize) -> (Box<Backend<Os>>, usize) {
         let backend = Box::new(Backend::new(Os, 256 * MIB));
         grow(&backend, 128 * MIB);
@@ -129,7 +130,7 @@ mod tests {
             backend.tend_if_due();
             (dirty_frames - backend.state.lock().dirty_frames()) * FRAME_BYTES
         };
-        // The clock may move on, or somebody else have the processor, meanwhile.
+        // The clock may move on, or another thread may have the processor, meanwhile.
         let is_seen = |pause_ms, bytes| (0..100).any(|_| goes_after(pause_ms) == bytes);
         assert!(is_seen(0, 16 * MIB), "a part at a time");
         assert!(is_seen(50, 42 * MIB), "all");

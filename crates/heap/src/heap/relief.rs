@@ -329,7 +329,7 @@ mod tests {
         assert!(!heap.backend.should_scavenge());
     }
 
-    /// A heap of 4096 objects, of which so many in a row go and the next stays.
+    /// A heap of 4096 objects, of which `gone` in a row go and the next stays.
     fn emptied(gone: usize) -> std::boxed::Box<Heap<Os>> {
         let heap = std::boxed::Box::new(Heap::new(Os, 64 << 20));
         // SAFETY: nobody's seat.

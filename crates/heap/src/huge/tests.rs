@@ -23,7 +23,7 @@ fn get(huge: &mut Huge, bytes: usize, source: &Source) -> NonNull<u8> {
     start
 }
 
-/// The first byte, and the last of so many.
+/// The first byte and the last of `bytes` bytes.
 fn ends(start: NonNull<u8>, bytes: usize) -> [u8; 2] {
     // SAFETY: the block's own.
     [0, bytes - 1].map(|at| unsafe { start.add(at).read() })
@@ -69,7 +69,7 @@ fn what_the_source_cannot_move_is_copied() {
     assert_eq!((source.calls(), ends(start, 4 * MIB)), (moves + 3, [1, 2]));
 }
 
-/// The table, or the next page of it.
+/// The table, or its next page.
 #[test]
 fn a_table_that_was_refused_is_asked_for_again() {
     let (mut huge, source) = (Huge::new(), source());
@@ -145,7 +145,7 @@ unsafe impl PageSource for Divided<'_> {
     }
 }
 
-/// Writes to each page of so many bytes where it lies, which [`is_filled`] expects to find there.
+/// Writes to each page of `bytes` its offset, which [`is_filled`] expects to find there.
 fn fill(start: NonNull<u8>, bytes: usize) {
     for at in (0..bytes).step_by(4096) {
         // SAFETY: the block's own.
@@ -195,7 +195,7 @@ fn a_block_whose_new_place_is_lost_stays_as_it_is() {
     }
 }
 
-/// What lies ready goes before a block is refused what it grows by, in place or not.
+/// Kept blocks go before a block is refused what it grows by, in place or not.
 #[test]
 fn no_block_fails_to_grow_while_others_lie_ready() {
     for (grown_mib, calls_before) in [(7, 0), (40, 1)] {

@@ -94,7 +94,8 @@ mod tests {
     use super::super::{Contents, Huge, MIN_HUGE_BYTES};
     use super::*;
 
-    /// Takes zeros, of which every page is written up to `written_bytes`. Returns them, and whether they came in huge pages.
+    /// Takes zeros, and writes each page up to `written_bytes`. Returns them, and whether they came
+    /// in huge pages.
     fn take(huge: &mut Huge, written_bytes: usize) -> (NonNull<u8>, bool) {
         let (start, is_zero) = huge.get(MIN_HUGE_BYTES, 1, Contents::Zeros, &Os).expect("memory");
         for at in (0..written_bytes).step_by(FRAME_BYTES) {

@@ -1,4 +1,4 @@
-//! Which CPUs are asked by one whose pool is empty.
+//! Which CPUs are asked for a CPU whose pool is empty.
 
 extern crate std;
 
@@ -17,7 +17,7 @@ fn memory(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, 128).ok()?) })
 }
 
-/// Pools of `cpus` CPUs; each one that is `full` has one batch, of one object more than its number.
+/// Pools of `cpus` CPUs. Each that is `full` has one batch, of one object more than its number.
 fn pools(cpus: usize, full: impl Fn(usize) -> bool) -> Box<Pools<SpinPark>> {
     let pools = Box::new(Pools::new());
     let class = ClassId::for_bytes(BYTES);
@@ -27,14 +27,14 @@ fn pools(cpus: usize, full: impl Fn(usize) -> bool) -> Box<Pools<SpinPark>> {
         let batch = Batch { head, count: cpu + 1 };
         assert!(pools.put(cpu, class, batch, memory).is_none());
         if !full(cpu) {
-            // Another CPU's ask, so that it has no need of its own.
+            // Another CPU asks, so the pool's own CPU has no need of the batch.
             assert!(pools.pool(cpu).expect("a pool").slots[class.index()].lock().lend().is_some());
         }
     }
     pools
 }
 
-/// Which CPUs' batches come to `cpu` in this many asks.
+/// The CPUs whose batches come to `cpu` in this many asks.
 fn lenders(pools: &Pools<SpinPark>, cpu: usize, asks: usize) -> Vec<Option<usize>> {
     let ask = |_| pools.take(cpu, ClassId::for_bytes(BYTES)).map(|batch| batch.count - 1);
     (0..asks).map(ask).collect()
@@ -45,7 +45,7 @@ fn few_are_asked_at_a_time_and_all_in_turn() {
     for holder in [0, 7, 8, 50, 127] {
         let pools = pools(CPUS, |cpu| cpu == holder);
         let lenders = lenders(&pools, 20, CPUS / ASKED);
-        // It is found in its turn, with those beside it, and not before.
+        // The batch is found when its pool's turn comes, with the pools beside it, and not before.
         let expected = (0..CPUS / ASKED).map(|turn| (turn == holder / ASKED).then_some(holder));
         assert_eq!(lenders, expected.collect::<Vec<_>>());
     }
@@ -67,7 +67,7 @@ fn who_has_lent_is_asked_first() {
     // SAFETY: as in `pools`.
     let head = unsafe { FreeObject::new(memory(BYTES).expect("memory")) };
     let flow = |_| {
-        // Until it is found the pool may be full.
+        // The pool may be full until it is found.
         let _ = pools.put(100, class, Batch { head, count: 1 }, memory);
         pools.take(3, class).is_some()
     };

@@ -83,15 +83,15 @@ fn deep_stacks_are_cut_and_empty_ones_kept() {
     assert_eq!(live[&Vec::new()].1, 10);
 }
 
-/// Objects in packs, beside a plain list of them: apart, known as what they are, and each pack is given
-/// back once, with its last object.
+/// Objects in packs, beside a plain list of them: they lie apart, are known as what they are, and
+/// each pack is given back once, with its last object.
 #[test]
 fn packs_go_with_their_last_object() {
     let profile = Profile::<Os>::new();
     profile.begin(1);
     let mut live: BTreeMap<usize, usize> = BTreeMap::new();
     let mut packs: BTreeSet<usize> = BTreeSet::new();
-    // Those that have gone come again, like objects of a heap.
+    // Objects that have gone come again, as objects of a heap do.
     let mut spare: Vec<usize> = (1..1000).map(|number| number * PACK_BYTES).collect();
     let mut open = 0;
     let mut random = 7u64;
@@ -109,7 +109,7 @@ fn packs_go_with_their_last_object() {
         let on = |pack: usize, live: &BTreeMap<usize, usize>| {
             live.range(pack..pack + PACK_BYTES).count()
         };
-        // Few are live for a while, then many.
+        // Few objects are live for a while, then many.
         let most = if step / 10_000 % 2 == 0 { 20 } else { 2000 };
         if live.len() < draw(most) {
             let align = 16 << draw(6);
@@ -160,7 +160,7 @@ fn packs_go_with_their_last_object() {
     assert!(opened > 100 && went > 100, "{opened} {went}");
 }
 
-/// Without memory for its entry a pack is given back, and there is no room.
+/// If there is no memory for its entry, a pack is given back, and there is no room.
 #[test]
 fn a_pack_that_cannot_be_entered_is_given_back() {
     let source = Failing::new(Os);

@@ -10,7 +10,7 @@
 //! A slab that follows many others of its class is going to be filled. *Pieces* are dirty frames
 //! that no slab fits into: a run of one page among slabs leaves fifteen.
 //!
-//! | for a slab of a class that has | where so much was touched | and what is dirty is |
+//! | for a slab of a class that has | once this much was touched | and what is dirty is |
 //! |---|---|---|
 //! | 8 slabs | 2 MiB | less than a slab |
 //! | 4 slabs | 4 MiB | less than a slab |
@@ -26,7 +26,7 @@
 //! A program may touch only a part of a run. So there must have been other runs of its kind, and
 //! these must have been seen filled (`region/filling.rs`):
 //!
-//! | for a run shorter than a block, if | where so much was touched | and what is dirty is |
+//! | for a run shorter than a block, if | once this much was touched | and what is dirty is |
 //! |---|---|---|
 //! | 2 MiB of runs came page by page, half of all that was touched | 4 MiB | 1 MiB at most (3) |
 //! | 2 MiB of runs came page by page | 8 MiB (4) | 1 MiB at most (3) |

@@ -62,7 +62,7 @@ impl DearBlocks {
 mod tests {
     use super::*;
 
-    /// For how many slabs no block is opened.
+    /// How many slabs no block is opened for.
     fn passed(blocks: &mut DearBlocks) -> u32 {
         let mut slabs = 0;
         while blocks.pass_slab() {

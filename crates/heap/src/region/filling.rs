@@ -364,7 +364,7 @@ mod tests {
         let [full, empty] = [SLAB_FRAMES, 1].map(&mut run_of);
         let mut seen = Seen::NOTHING;
         let mut nth = 0;
-        // How many runs pass by until one is probed.
+        // How many runs pass until one is probed.
         let mut passes = |seen: &mut Seen, run: Probe| {
             let first = nth;
             let before = (seen.pages, seen.filled);

@@ -119,7 +119,7 @@ mod tests {
         unsafe { Os.release(start, bytes) };
     }
 
-    /// Where memory is out but for a few pages, a table takes what it needs.
+    /// If only a few pages of memory are left, a table takes just what it needs.
     #[test]
     fn a_huge_page_that_is_refused_is_not_needed() {
         let bytes = 2 * HUGE_PAGE_BYTES;

@@ -52,7 +52,7 @@ impl Region {
     }
 }
 
-/// A source that has more address space than there is, for a test that never touches it.
+/// A source with more address space than there is, for a test that never touches it.
 struct Endless {
     end: Cell<usize>,
     held_bytes: Cell<usize>,
@@ -92,7 +92,7 @@ fn a_region_too_long_for_its_bit_sets_keeps_nothing() {
     assert_eq!(source.held_bytes.get(), 0);
 }
 
-/// The system, and where what is reserved and what is committed of it begin.
+/// The system. Notes where what is reserved begins, and where what is committed of it begins.
 struct Lowest {
     reserved: Cell<usize>,
     committed: Cell<usize>,
@@ -123,7 +123,7 @@ unsafe impl PageSource for Lowest {
     }
 }
 
-/// Else who writes behind the mapping below would write into the bit sets.
+/// Otherwise a write behind the mapping below would reach the bit sets.
 #[test]
 fn a_region_begins_with_a_page_that_nobody_can_write_to() {
     let source = Lowest { reserved: Cell::new(0), committed: Cell::new(usize::MAX) };
@@ -135,7 +135,8 @@ fn a_region_begins_with_a_page_that_nobody_can_write_to() {
     }
 }
 
-/// What it has reached stays, as does what is described there; what is taken later must lie elsewhere.
+/// What the region has reached stays, as does what describes it. What is taken later must lie
+/// elsewhere.
 #[test]
 fn a_region_gives_up_what_it_has_not_reached() {
     let (mut region, view) = open();
@@ -161,7 +162,7 @@ fn a_region_gives_up_what_it_has_not_reached() {
     assert_eq!(region.validate(), 0);
 }
 
-/// As often as half as much is not to be had beside it, it loses a quarter.
+/// The region loses a quarter each time that half as much address space cannot be had beside it.
 #[test]
 fn a_region_leaves_room_for_others() {
     let source = Failing::new(Os);
@@ -179,7 +180,7 @@ fn take_slabs(region: &mut Region, view: &RegionView, count: usize) -> Vec<SlabR
     take_slabs_of(ClassId::for_bytes(100), region, view, count)
 }
 
-/// As [`take_slabs`], of `class`.
+/// As [`take_slabs`], for `class`.
 fn take_slabs_of(
     class: ClassId,
     region: &mut Region,
@@ -263,7 +264,7 @@ fn descriptors_go_bit_by_bit_too() {
     assert!(slabs.iter().all(|slab| slab.class() == ClassId::NONE));
 }
 
-/// Makes pieces that no slab fits into dirty: all of each slab but a frame.
+/// Makes dirty pieces that no slab fits into: all of each slab but a frame.
 fn give_pieces(region: &mut Region, slabs: &[SlabRef]) {
     for &slab in slabs {
         // SAFETY: within the slab.
@@ -272,7 +273,7 @@ fn give_pieces(region: &mut Region, slabs: &[SlabRef]) {
 }
 
 impl Region {
-    /// Takes what is `wanted` as the backend does.
+    /// Takes what is `wanted`, as the backend does.
     fn taken(&mut self, wanted: Wanted, view: &RegionView) -> Run {
         let run = self.take(wanted, Blocks::AsTheyAre, &Os).expect("memory");
         self.show(view);
@@ -291,7 +292,7 @@ impl Region {
     }
 }
 
-/// Takes what is `wanted`, from a block where that is its place.
+/// Takes what is `wanted`, from a block if a block is the place for it.
 fn take_opening(region: &mut Region, view: &RegionView, wanted: Wanted) -> Run {
     let taken = region.take(wanted, Blocks::MayOpen, &Os);
     if !matches!(taken, Err(Refusal::Block)) {
@@ -407,8 +408,8 @@ fn a_region_that_has_shrunk_opens_no_block_beside_pieces() {
     assert_eq!(dirty_beside(&mut region, &view, 32), 0);
 }
 
-/// A region of nine units that does without huge pages. Six of them have gone, of the others a slab is in use; what is
-/// dirty lies in pieces that no slab fits into.
+/// A region of nine units that does without huge pages. Six of them have gone. In each of the
+/// others a slab is in use, and what is dirty lies in pieces that no slab fits into.
 fn open_with_holes() -> (Region, RegionView) {
     let (mut region, view) = open();
     let slabs = take_slabs(&mut region, &view, 9 * UNIT_SLABS);
@@ -503,7 +504,7 @@ fn runs_seen_filled_in_use_outweigh_empty_ones_that_came_back() {
     }
 }
 
-/// Gives back all slabs, as hollow ones, except those for which `stays` is true.
+/// Gives back all slabs as hollow ones, except those for which `stays` returns `true`.
 fn hollow_out(region: &mut Region, slabs: &[SlabRef], stays: impl Fn(usize) -> bool) {
     for (_, &slab) in slabs.iter().enumerate().filter(|&(i, _)| !stays(i)) {
         region.put_slab(start_of(slab), SLAB_FRAMES, &Os);
@@ -556,7 +557,7 @@ fn new_blocks_leave_holes_in_three_quarters_of_a_region_at_most() {
     }
 }
 
-/// How many slabs do without a block until the next one, and that block.
+/// How many slabs do without a block before the next block, and that block.
 fn next_block(region: &mut Region) -> (u32, Block) {
     (0..).find_map(|passed| Some((passed, region.take_block(&Os)?))).expect("a block")
 }
@@ -588,7 +589,7 @@ fn blocks_that_come_apart_are_dear_and_hold_nothing() {
         region.give_block(block, 100, &Os);
         assert_eq!(region.dirty_frames(), dirty, "what did not come is not there");
     }
-    // What came with the first page the system may refuse to take back: as much as it can be.
+    // The system may refuse to take back what came with the first page: then as much goes as can.
     let source = Failing::new(Os);
     source.refuse_all(true);
     let dirty = region.dirty_frames();
@@ -619,7 +620,7 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     assert!(region.is_huge_from(FrameId(frontier)) && !region.is_huge_from(FrameId(frontier - 1)));
 }
 
-/// Where there is no place that is aligned as widely as could be of use, one that is less so will do.
+/// If no place is aligned as widely as could be of use, one that is aligned less widely will do.
 #[test]
 fn a_region_begins_wherever_there_is_a_place() {
     let open = |refused| {
@@ -634,7 +635,7 @@ fn a_region_begins_wherever_there_is_a_place() {
     assert_eq!(open(3), Err(SourceError::Exhausted));
 }
 
-/// Where the frontier cannot move by a whole step, it moves as far as it must.
+/// If the frontier cannot move by a whole step, it moves as far as it must.
 #[test]
 fn the_last_memory_is_had() {
     let (mut region, _) = open();
@@ -681,8 +682,8 @@ fn dirty_units_move_into_a_longer_run() {
     }));
 }
 
-/// Dirty frames serve what is up to twice as long, with the clean ones behind them: so a heap of some mebibytes, whose units
-/// are no huge pages, does not grow by the whole run.
+/// Dirty frames serve requests up to twice as long, with the clean frames behind them. So a heap of
+/// some mebibytes, whose units are no huge pages, does not grow by the whole run.
 #[test]
 fn the_longest_dirty_run_is_lengthened() {
     for (dirty, is_lengthened) in [(50, true), (49, false)] {
@@ -698,7 +699,7 @@ fn the_longest_dirty_run_is_lengthened() {
     }
 }
 
-/// The system, except that moves are refused: so, and after so many.
+/// The system, except that moves are refused: in this way, and after this many.
 struct Unmoving(SourceError, Cell<usize>);
 
 impl Unmoving {
@@ -742,13 +743,13 @@ fn where_nothing_can_move_a_run_is_bare() {
         let lost_frames = if refusal == SourceError::Exhausted { UNIT_FRAMES } else { 0 };
         let taken_frames = clean_frames - region.clean.free_frames();
         assert_eq!(taken_frames, 2 * UNIT_FRAMES + lost_frames, "{refusal}");
-        // That answer holds for good.
+        // The refusal holds for good.
         assert!(region.refuses_moves, "{refusal}");
     }
 }
 
-/// Of a run that was to come in units one of which is lost, only that one is: what has moved goes back to the system when it
-/// is time, and what lies behind is had.
+/// If a run was to come in units and one of them is lost, only that one is lost. What has moved
+/// goes back to the system in due time, and what lies behind can be had.
 #[test]
 fn of_many_units_only_the_lost_one_is() {
     let (mut region, view) = open();
@@ -766,7 +767,7 @@ fn of_many_units_only_the_lost_one_is() {
     assert_eq!(region.decommit(0, usize::MAX, &Os), 4 * UNIT_FRAMES);
 }
 
-/// A run that grows by such units, and by parts of others in front of them and behind.
+/// A run that grows by such units, and by parts of other units in front of them and behind.
 #[test]
 fn a_run_that_grew_into_a_lost_place_leaves_what_lay_around() {
     let (mut region, view) = open();
@@ -781,12 +782,12 @@ fn a_run_that_grew_into_a_lost_place_leaves_what_lay_around() {
     let frames = long.frames - 10;
     let lost = Unmoving(SourceError::Exhausted, Cell::new(1));
     assert!(region.extend(long.start, frames, frames + 4 * UNIT_FRAMES + 20, &lost).is_none());
-    // One has moved, and one is lost; what lies in front counts as dirty, too.
+    // One unit has moved, and one is lost. What lies in front counts as dirty, too.
     assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES + 10);
     assert_eq!(region.clean.free_frames(), clean_frames - UNIT_FRAMES - 10);
 }
 
-/// Of a dirty run whose clean frames behind it are lost, only those are.
+/// If the clean frames behind a dirty run are lost, only they are lost.
 #[test]
 fn what_lies_in_front_of_a_lost_place_stays_dirty() {
     let (mut region, view) = open();
@@ -800,11 +801,11 @@ fn what_lies_in_front_of_a_lost_place_stays_dirty() {
     let lost = Unmoving::at_once(SourceError::Exhausted);
     let run = region.take(wanted, Blocks::AsTheyAre, &lost).expect("memory");
     assert!(run.clean);
-    // And what is left of the unit that the run ends in instead.
+    // Instead, what is left of the unit in which the run ends goes, too.
     assert_eq!(region.dirty_frames(), UNIT_FRAMES + front + UNIT_FRAMES - front);
 }
 
-/// The same where a run grows by dirty frames and a place that is then lost.
+/// The same if a run grows by dirty frames and a place that is then lost.
 #[test]
 fn a_run_that_grew_into_a_lost_place_leaves_what_lay_before() {
     let (mut region, view) = open();
@@ -853,8 +854,8 @@ fn units_from_which_all_has_moved_are_no_holes() {
     assert_eq!(used_frames, 8 * UNIT_FRAMES, "one frame of a unit is in use");
 }
 
-/// Takes runs of `frames` frames, has the first `filled` frames of each written, and gives them back:
-/// four at once, as often as it takes for a verdict.
+/// Takes runs of `frames` frames, writes the first `filled` frames of each, and gives the runs
+/// back: four at once, as often as a verdict takes.
 fn use_runs(region: &mut Region, view: &RegionView, frames: usize, filled: usize) -> Vec<Run> {
     let wanted = Wanted::Run { frames, align: 1, fills: true };
     let mut seen = Vec::new();
@@ -937,7 +938,7 @@ pub(super) fn huge_mappings() -> Vec<Range<usize>> {
     huge
 }
 
-/// The first step of the frontier that leads there, too.
+/// This includes the first step of the frontier that leads there.
 #[test]
 fn what_lies_behind_the_first_sixteen_mebibytes_is_huge() {
     let (mut region, view) = open();
@@ -949,7 +950,7 @@ fn what_lies_behind_the_first_sixteen_mebibytes_is_huge() {
     assert!(huge_mappings().iter().any(|mapping| mapping.contains(&place)));
 }
 
-/// A page of a huge one that was taken for a single one would hold memory that nobody knows of.
+/// A page of a huge one that was taken for a single page would hold memory that nobody knows of.
 #[test]
 fn what_is_huge_is_known_as_such() {
     let (mut region, view) = open();
@@ -976,7 +977,7 @@ fn what_is_huge_is_known_as_such() {
     }
 }
 
-/// What has come with a run beside it, as part of a huge page, goes with it.
+/// What has come with a run beside it, as part of a huge page, goes with the run.
 #[test]
 fn what_came_with_a_run_goes_with_it() {
     const FRAMES: usize = 100;
@@ -1011,7 +1012,8 @@ fn what_came_with_a_run_goes_with_it() {
     assert!(!is_there(first, UNIT_FRAMES - 1));
 }
 
-/// A region of which 64 MiB were touched, and `hollow` slabs that wait to go back: each begins with a 7.
+/// A region of which 64 MiB were touched, and `hollow` slabs that wait to go back. Each begins with
+/// a 7.
 fn open_with_hollow(
     source: &impl PageSource,
     hollow: usize,
@@ -1044,7 +1046,7 @@ fn hollow_slabs_go_together() {
     let source = Pooled(RefCell::default());
     let (region, _, slabs) = open_with_hollow(&source, 8);
     assert!(!slabs.iter().any(|&start| all_hold(&[start])));
-    // What described them goes, too.
+    // What described these slabs goes, too.
     let mut calls = source.0.take();
     calls.retain(|call| slabs.contains(&call.0));
     assert_eq!(calls, [(slabs[7], 8 * SLAB_FRAMES)], "by one call");
@@ -1087,7 +1089,8 @@ fn hollow_slabs_that_the_system_refuses_are_dirty() {
     assert_eq!((run.clean, run.bare_frames), (false, 0), "all of it is taken to be there");
 }
 
-/// What has come behind the last run, as part of its huge page, goes when no more of these are asked for.
+/// What has come behind the last run, as part of its huge page, goes when no more huge pages are
+/// asked for.
 #[test]
 fn what_came_behind_the_last_run_goes_with_huge_pages() {
     const FRAMES: usize = 100;
@@ -1136,7 +1139,7 @@ fn slabs_of_objects_of_pages_are_probed() {
     }
 }
 
-/// All of a block is resident: whoever fills its memory would have to bring another.
+/// All of a block is resident: a program that fills its memory would have to bring another.
 #[test]
 fn what_stays_untouched_leaves_a_block_to_others() {
     let (mut region, view) = open();
@@ -1166,7 +1169,8 @@ fn what_stays_untouched_leaves_a_block_to_others() {
     assert!(!region.taken(short, &view).clean, "there is no whole block any more");
 }
 
-/// The system, with pages to set aside. Notes what it is given back by each call: where it begins, and how many frames.
+/// The system, with pages to set aside. Notes what each call gives back to it: where that begins,
+/// and how many frames it has.
 struct Pooled(RefCell<Vec<(NonNull<u8>, usize)>>);
 
 // SAFETY: every call is passed on unchanged; what is set aside is ordinary memory.
@@ -1192,7 +1196,8 @@ unsafe impl PageSource for Pooled {
     }
 }
 
-/// To give back what was set aside is to clear it, so nothing is but what goes; elsewhere the rest of its huge page goes, too.
+/// Giving back what was set aside means clearing it, so only what goes is cleared. Elsewhere the
+/// rest of the huge page goes, too.
 #[test]
 fn what_was_set_aside_goes_without_companions() {
     for (aside_bytes, gone_frames) in [(0, UNIT_FRAMES), (HUGE_PAGE_BYTES, 10)] {
@@ -1220,7 +1225,8 @@ fn what_was_set_aside_goes_without_companions() {
     }
 }
 
-/// What came in huge pages before most were seen to stay empty would be resident for nothing, whoever took it next.
+/// Runs that came in huge pages before most were seen to stay empty would be resident for nothing,
+/// whoever took them next.
 #[test]
 fn long_runs_that_hold_nothing_go_when_they_are_freed() {
     let view = RegionView::new();
@@ -1234,7 +1240,7 @@ fn long_runs_that_hold_nothing_go_when_they_are_freed() {
     });
     assert!(region.is_for_plain(UNIT_FRAMES));
     let [hollow, full, light] = [0, 1, 47].map(|at| runs[at]);
-    // Not those that are waited for: these are probed anyway, and the first decides for all.
+    // Not runs that are waited for: these are probed anyway, and the first decides for all.
     for run in runs {
         region.filling.forget(run.start);
     }
@@ -1252,7 +1258,8 @@ fn long_runs_that_hold_nothing_go_when_they_are_freed() {
     }
 }
 
-/// What is freed and dirty may be anybody's next: a probe of it would take its state for the slab's.
+/// What is freed and dirty may be anybody's next: a probe of it would take the new owner's state
+/// for the slab's.
 #[test]
 fn a_slab_that_came_back_is_not_probed_in_use() {
     for (comes_back, is_plain) in [(true, false), (false, true)] {
@@ -1260,7 +1267,7 @@ fn a_slab_that_came_back_is_not_probed_in_use() {
         let slabs = [(); 16].map(|()| {
             let slab = region.taken(Wanted::Slab { of_pages: true, siblings: 0 }, &view);
             fill(slab, 4);
-            // So that what comes back lies in pieces, which no run below fits into.
+            // This has what comes back lie in pieces, which no run below fits into.
             take_slabs(&mut region, &view, 1);
             slab
         });
@@ -1320,7 +1327,7 @@ fn what_the_system_refuses_stays_dirty() {
     source.refuse_all(true);
     assert_eq!(region.decommit(0, usize::MAX, &source), 0);
     assert_eq!((region.dirty_frames(), counts(&region)), (70 * 20, (140 * 20, 140 * 20)));
-    // The second of those that go at once, but not by itself.
+    // The second of the ranges that go at once, but not by itself.
     source.refuse(source.calls() + 1..source.calls() + 2);
     assert_eq!(region.decommit(0, usize::MAX, &source), 70 * 20);
     assert_eq!(counts(&region), (0, 0), "nothing has come since");
@@ -1331,7 +1338,7 @@ fn a_long_run_that_stays_untouched_goes_back() {
     let (mut region, view) = open();
     let frames = 2 * UNIT_FRAMES + 1;
     let wanted = Wanted::Run { frames, align: 1, fills: true };
-    // How much of each is filled, and whether it stays.
+    // How much of each run is filled, and whether the run stays.
     for (eighths, stays) in [(4, true), (0, true), (3, false), (3, true), (8, true), (1, false)] {
         region.decommit(0, usize::MAX, &Os);
         let others = [0, 1].map(|_| region.taken(wanted, &view));
@@ -1377,13 +1384,13 @@ fn sparse_runs_begin_where_slabs_do() {
     let runs = use_runs(&mut region, &view, 72, 8);
     let slab = |run: &Run| run.start.addr().get().is_multiple_of(SLAB_BYTES);
     assert!(runs.iter().all(slab), "{runs:?}");
-    // What is kept serves half as much.
+    // A kept run serves half as much.
     let wanted = Wanted::Run { frames: 40, align: 1, fills: true };
     let run = region.taken(wanted, &view);
     assert_eq!((run.frames, run.bare_frames), (72, 0));
 }
 
-/// Where no more can be had, what the region has serves such runs wherever it lies.
+/// If no more memory can be had, what the region has serves such runs wherever it lies.
 #[test]
 fn sparse_runs_begin_anywhere_at_a_limit() {
     const FRAMES: usize = 72;
@@ -1407,7 +1414,8 @@ fn sparse_runs_begin_anywhere_at_a_limit() {
     assert_eq!((run.start, run.frames), (start, FRAMES));
 }
 
-/// Nor does it matter behind how many that are too short the only place is, if there is room in none for certain.
+/// The only place with room is found behind any number of places that are too short, even if no
+/// block is sure to have room.
 #[test]
 fn a_place_behind_many_short_ones_is_found_at_a_limit() {
     const SHORT: usize = 17;

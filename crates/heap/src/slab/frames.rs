@@ -80,9 +80,9 @@ impl Frames {
         away != 0 && away & bits(first, last) != 0
     }
 
-    /// Notes that an object is taken in the frames `first` to `last`, some of which [are
-    /// away](Self::are_away). `gathered` notes the bare ones and the next bare ones up to the frame
-    /// `end`, at most `stretch` in all. The slab is at `start`.
+    /// Notes that an object is taken in the frames `first` to `last`, some of which
+    /// [are away](Self::are_away). `gathered` notes the bare ones and the next bare ones up to the
+    /// frame `end`, at most `stretch` in all. The slab is at `start`.
     #[cold]
     pub(super) fn come(
         &mut self,
@@ -166,7 +166,7 @@ impl Frames {
 mod tests {
     use super::*;
 
-    /// Takes an object in the frames `touched`; what lies behind the frame 12 holds none.
+    /// Takes an object in the frames `touched`. Frames behind the frame 12 hold no object.
     fn take(frames: &mut Frames, touched: (usize, usize), stretch: usize) -> Gathered {
         let mut gathered = Gathered::new();
         if frames.are_away(touched) {

@@ -7,7 +7,7 @@ use hectare_check::Random;
 
 use super::*;
 
-/// A slab of `class`, listed nowhere, all of whose objects are free.
+/// A slab of `class`, on no list. All its objects are free.
 fn fresh(class: ClassId) -> Box<Slab> {
     // SAFETY: zeroed memory is a valid descriptor.
     let mut slab: Box<Slab> = unsafe { Box::new_zeroed().assume_init() };
@@ -17,7 +17,7 @@ fn fresh(class: ClassId) -> Box<Slab> {
     slab
 }
 
-/// As [`fresh`], all of whose objects are out.
+/// As [`fresh`], but all objects are out.
 fn open(class: ClassId) -> Box<Slab> {
     let mut slab = fresh(class);
     let objects = slab.objects();
@@ -64,7 +64,7 @@ fn a_row_is_its_objects_one_by_one() {
     }
 }
 
-/// What came back before it is counted.
+/// What came back before that object is counted.
 #[test]
 fn a_row_ends_at_an_object_that_is_free() {
     let mut slab = open(ClassId::for_bytes(16));

@@ -1,4 +1,4 @@
-//! What a pool keeps of a class, and what it tells of its stock.
+//! What a pool keeps of a class, and what it counts as its stock.
 
 extern crate std;
 
@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 const SMALL: usize = 64;
 
-/// Slots of a class, and what they tell of their stock.
+/// Slots of a class, and the count of their stock.
 struct Pool {
     slots: Slots,
     class: ClassId,
@@ -19,12 +19,12 @@ struct Pool {
 }
 
 impl Pool {
-    /// Of objects that lie in a row.
+    /// A pool of objects that lie in a row.
     fn new(bytes: usize) -> Self {
         Self::with_places(bytes, [0, 1, 2, 3])
     }
 
-    /// Of objects that lie, in the order of their list, at the places with these numbers.
+    /// A pool of objects that lie, in the order of their list, at the places with these numbers.
     fn with_places(bytes: usize, places: [usize; 4]) -> Self {
         let class = ClassId::for_bytes(bytes);
         let start = memory(16 * class.object_bytes()).expect("memory");
@@ -39,12 +39,12 @@ impl Pool {
         Self { slots: Slots::EMPTY, class, told_bytes: AtomicUsize::new(0), head }
     }
 
-    /// Puts `count` whole batches; returns how many stay.
+    /// Puts `count` whole batches. Returns how many stay.
     fn put(&mut self, count: usize, memory: fn(usize) -> Option<NonNull<u8>>) -> usize {
         self.put_short(count, self.class.batch(), memory)
     }
 
-    /// Puts `count` batches of `objects` objects each; returns how many stay.
+    /// Puts `count` batches of `objects` objects each. Returns how many stay.
     fn put_short(
         &mut self,
         count: usize,
@@ -60,12 +60,12 @@ impl Pool {
         stay
     }
 
-    /// Asks for `count` batches; returns how many come.
+    /// Asks for `count` batches. Returns how many come.
     fn take(&mut self, count: usize) -> usize {
         self.empty(count, Slots::take)
     }
 
-    /// Takes out at most `most` batches by `take`; returns how many come.
+    /// Takes out at most `most` batches by `take`. Returns how many come.
     fn empty(&mut self, most: usize, take: fn(&mut Slots, ClassId) -> Option<Batch>) -> usize {
         let mut count = 0;
         for _ in 0..most {
@@ -75,7 +75,7 @@ impl Pool {
         count
     }
 
-    /// Lets a demand of `count` batches come and go until it is all kept, or for `rounds`.
+    /// Lets a demand of `count` batches come and go until all of it is kept, or for `rounds`.
     fn swing(&mut self, count: usize, rounds: usize) -> usize {
         let mut stay = 0;
         for _ in 0..rounds {
@@ -85,7 +85,7 @@ impl Pool {
         stay
     }
 
-    /// Panics unless what is told is right, to within some batches.
+    /// Panics unless the count of the stock is right, to within some batches.
     fn check_told(&self) {
         let stocked = self.slots.stocked(self.class) as usize * self.class.object_bytes();
         let told = self.told_bytes.load(Relaxed);
@@ -255,7 +255,7 @@ fn what_is_asked_for_in_vain_is_kept_up_to_a_bound() {
     let stay = pool.put(1000, memory);
     assert_eq!(stay, usize::from(FIRST_LIMIT));
     assert_eq!(pool.empty(1, lend), 0, "its own CPU is at work");
-    // At first as much is kept as there are places; then each second ask is in vain.
+    // At first as many are kept as there are places. After that, each second ask is in vain.
     assert_eq!(pool.empty(PLACES - stay, lend), 0);
     assert_eq!(pool.empty(2 * stay, lend), stay);
 }

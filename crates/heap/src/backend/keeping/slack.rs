@@ -258,7 +258,8 @@ mod tests {
     fn twice_as_much_may_be_idle_where_half_of_what_went_soon_came_back() {
         let backend = Box::new(Backend::new(Os, 256 * MIB));
         grow(&backend, 80 * MIB);
-        // Any time is soon after a look in the future, and none after one when the machine was started.
+        // Any time is soon after a look in the future, and no time is soon after one when the
+        // machine was started.
         let look = |was_soon: bool, has_emptied| {
             backend.state.lock().swing.looked_ms = if was_soon { u64::MAX / 2 } else { 0 };
             let before = backend.slack_bytes();
@@ -269,7 +270,7 @@ mod tests {
         grow(&backend, 8 * MIB);
         assert!(!look(true, true), "no more than half");
         grow(&backend, 5 * MIB);
-        // A look because the heap grew tells nothing of that.
+        // A look that came because the heap grew tells nothing of that.
         assert!(!look(true, false));
         grow(&backend, 5 * MIB);
         assert!(!look(false, true), "long after");

@@ -74,7 +74,7 @@ fn a_run_that_cannot_grow_takes_nothing() {
     let runs: Vec<Run> = [4, 1, 1, 1].map(|n| take(&mut region, n * UNIT_FRAMES)).into();
     let first = region.frame_of(runs[0].start);
     assert_eq!(region.frame_of(runs[3].start), first + 6 * UNIT_FRAMES, "in a row");
-    // Clean frames behind it, dirty ones behind these, and then some in use.
+    // Clean frames behind the run, dirty ones behind these, and then some in use.
     region.give(runs[1].start, UNIT_FRAMES);
     region.decommit(0, usize::MAX, &Os);
     region.give(runs[2].start, UNIT_FRAMES);
@@ -85,7 +85,8 @@ fn a_run_that_cannot_grow_takes_nothing() {
     assert_eq!(more.frames, room - before, "nothing was lost");
 }
 
-/// Nor does one of any length that would grow beyond what is committed, where no more can be; beyond dirty frames, too.
+/// Nor does a run of any length take anything if it would grow beyond what is committed and no more
+/// can be; beyond dirty frames, too.
 #[test]
 fn a_run_that_cannot_be_committed_takes_nothing() {
     let source = Failing::new(Os);
@@ -117,7 +118,7 @@ fn a_run_that_cannot_be_committed_takes_nothing() {
     }
 }
 
-/// Some of them by dirty units from elsewhere.
+/// Some of them come by dirty units from elsewhere.
 #[test]
 fn a_run_grows_by_units_that_have_moved_and_by_huge_pages() {
     let mut region = open();
@@ -151,7 +152,7 @@ fn a_run_grows_by_one_that_was_kept() {
     assert_eq!((more.start, more.bare_frames), (behind.start, 0));
 }
 
-/// Where huge pages are asked for, memory comes to all of the unit that a run ends in.
+/// Where huge pages are asked for, memory comes to all of the unit in which a run ends.
 #[test]
 fn runs_that_only_grow_lie_side_by_side() {
     for frames in [UNIT_FRAMES / 2 + 1, UNIT_FRAMES + 1, 2 * UNIT_FRAMES - 1] {
@@ -171,7 +172,8 @@ fn runs_that_only_grow_lie_side_by_side() {
     }
 }
 
-/// Where they have gone, too: what is left of the last run's is the beginning of the next.
+/// Also where units have gone: what is left of the last run's unit is the beginning of the next
+/// run.
 #[test]
 fn runs_begin_in_what_is_left_of_units_that_have_gone() {
     let mut region = open();
@@ -197,8 +199,8 @@ fn runs_begin_in_what_is_left_of_units_that_have_gone() {
     assert_eq!((region.frame_of(run.start) - first, run.bare_frames), (3 * frames, 0));
 }
 
-/// Where huge pages are not asked for, no memory comes to what a run leaves of its last unit; but what has moved there holds
-/// some, and may hold anything.
+/// Where huge pages are not asked for, no memory comes to what a run leaves of its last unit. But
+/// what has moved there holds memory, with any contents.
 #[test]
 fn what_is_left_of_a_unit_that_moved_is_dirty() {
     let mut region = open();
@@ -214,7 +216,8 @@ fn what_is_left_of_a_unit_that_moved_is_dirty() {
     assert_eq!(region.dirty_frames(), UNIT_FRAMES - 100);
 }
 
-/// Memory that came page by page is asked for in huge ones once it lies where all is.
+/// Huge pages are asked for memory that came page by page once it lies where all memory comes in
+/// huge pages.
 #[test]
 fn what_moves_to_where_huge_pages_are_asked_for_is_asked_for() {
     let mut region = open();
@@ -230,7 +233,8 @@ fn what_moves_to_where_huge_pages_are_asked_for_is_asked_for() {
     assert!(is_asked(run.start));
 }
 
-/// If the last unit of what is left stayed, with what nobody has had of it, each run would begin behind the one before it.
+/// If the last unit of what is left stayed, with the part that nobody has had, each run would begin
+/// behind the one before it.
 #[test]
 fn a_run_taken_again_and_again_stays_in_its_place() {
     let mut region = open();
@@ -273,7 +277,8 @@ fn what_somebody_has_is_not_what_nobody_has_had() {
     assert_eq!(region.fresh.start, end + 50);
 }
 
-/// Below where huge pages are asked for, in units that have gone: no unit for each of them.
+/// Short runs in units that have gone, below where huge pages are asked for, do not take a unit
+/// each.
 #[test]
 fn short_runs_share_a_unit_that_has_gone() {
     let mut region = open();
@@ -291,7 +296,8 @@ fn short_runs_share_a_unit_that_has_gone() {
     }
 }
 
-/// What went in parts has left a page table in the kernel, by which a unit would come page by page.
+/// What went in parts has left a page table in the kernel, with which a unit would come page by
+/// page.
 #[test]
 fn a_unit_that_went_in_parts_goes_as_a_whole_before_it_comes_again() {
     for units in [1, 3] {
@@ -328,7 +334,7 @@ fn units_that_were_asked_for_are_so_no_longer_once_they_have_gone() {
     assert!(!is_asked(run.start));
 }
 
-/// What goes back before the run of its unit is touched comes with that all the same.
+/// What goes back before the run of its unit is touched comes back with that run all the same.
 #[test]
 fn what_is_left_of_the_last_unit_is_the_last_to_go() {
     let mut region = open();
