@@ -318,7 +318,7 @@ impl CacheBin {
     }
 
     /// How many objects to ask for when the cache has none left: twice as many as the last time.
-    /// For large objects, of which a `batch` is few, it is only one more, since the last ones asked
+    /// For large objects, whose `batch` is short, it is only one more, since the last ones asked
     /// for may never be needed. Only a class of many slabs gives more than a batch (`bin.rs`).
     pub(crate) fn ask(&mut self, batch: usize) -> usize {
         let ask = usize::from(self.next_ask);

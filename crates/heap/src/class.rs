@@ -137,13 +137,13 @@ impl ClassId {
         self.0 != Self::NONE.0 && self.0 <= CLASSES as u8
     }
 
-    /// The size of an object in bytes. 0 for what is no size class.
+    /// The size of an object in bytes; 0 if this is no size class.
     #[inline(always)]
     pub const fn object_bytes(self) -> usize {
         SIZES[self.index()] as usize
     }
 
-    /// How many objects a slab has. 0 for what is no size class.
+    /// How many objects a slab has; 0 if this is no size class.
     pub(crate) const fn objects(self) -> usize {
         if self.is_small() { SLAB_BYTES / self.object_bytes() } else { 0 }
     }
@@ -161,7 +161,7 @@ impl ClassId {
 
     /// ⌈2³² / object bytes⌉, which turns the division of an offset in a slab into a multiplication.
     /// The result is exact, since offset × (error of the reciprocal) < 2¹⁶ × 2¹⁵. (Lemire, Kaser
-    /// and Kurz, "Faster remainder by direct computation", 2019.) 0 for what is no size class.
+    /// and Kurz, "Faster remainder by direct computation", 2019.) 0 if this is no size class.
     pub(crate) const fn reciprocal(self) -> u32 {
         if self.is_small() { (1u64 << 32).div_ceil(self.object_bytes() as u64) as u32 } else { 0 }
     }

@@ -7,7 +7,7 @@
 //! ```
 //! A batch changes hands as a unit, under a lock that `put` and `take` only try: they skip a pool
 //! whose lock is held. So a one-way flow (one thread allocates, another frees) costs one hand-over
-//! a batch, and no call waits for a thread that was preempted inside a pool.
+//! a batch, and no hand-over waits for a thread that was preempted inside a pool.
 //!
 //! A pool lends only what its own CPU does not need. Suppose threads on two CPUs allocate and free
 //! in turn, each for itself. Each is about to need again what the other would find in its pool. If

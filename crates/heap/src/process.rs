@@ -54,7 +54,7 @@ pub type ProcessProfile = Snapshot<'static, Os>;
 
 impl Process {
     /// A heap that has nothing yet. All zeros, so a static heap lies in pages that become resident
-    /// only when they are written. Pages of what is never used never do.
+    /// only when they are written.
     #[must_use]
     pub const fn new() -> Self {
         Self {

@@ -49,7 +49,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// The class by which the object was drawn, and which is its room.
+    /// The class by which the object was drawn. Its size is the object's room.
     pub(crate) fn class(&self) -> ClassId {
         self.class
     }

@@ -5,7 +5,7 @@
 //!   metadata:  page map   1 byte a frame: which class, or a run's first frame, or nothing
 //!              run table  8 bytes a run's first frame: its length in frames, and whether a thread keeps it
 //!              slabs      one descriptor for each SLAB_BYTES
-//!              far words  of those that have more objects than its own words have bits
+//!              far words  for slabs of more objects than a descriptor has bits
 //!              clean      frames that are free and read as zero          ┐ two bit-set
 //!              dirty      frames that are free and still hold memory     ┘ buddy allocators
 //! ```
@@ -111,7 +111,7 @@ pub(crate) struct Region {
     /// Where what was set aside for the process ends, from the start; 0 if nothing was.
     set_aside_until_bytes: usize,
     /// Frames without memory that were taken for big runs that will be filled, each run counting
-    /// for at most half of what are many. 0 again once a long run has come back untouched and gone.
+    /// for at most half of `MANY_FRAMES`. 0 again once a long run has come back untouched and gone.
     big_run_frames: usize,
     /// Clean frames that were taken page by page since any went back.
     paged_frames: usize,

@@ -8,8 +8,8 @@
 //! One thread at a time gives back. If another thread comes meanwhile and has made only a little
 //! dirty, it leaves that to the first, so nobody waits for what others have freed. A thread that
 //! has made more dirty waits; otherwise much could stay when both fall idle. A fork waits, too, and
-//! finds nothing on its way. So does a thread that finds no room elsewhere, until what is on its
-//! way is clean.
+//! finds nothing on its way. A thread that finds no room elsewhere waits until what is on its way
+//! is clean.
 
 use hectare_pages::System;
 
@@ -19,8 +19,8 @@ use crate::huge::MIN_HUGE_BYTES;
 use crate::leaving::Leaving;
 use crate::region::FRAME_BYTES;
 
-/// A call gives back this share of what is too much, and at least this many bytes: for runs of 40
-/// KB that takes 0.2 ms.
+/// A call gives back this share of what is too much, and at least this many bytes: for runs of
+/// 40 KB that takes 0.2 ms.
 const STEP_SHARE: usize = 64;
 const MIN_STEP_BYTES: usize = 16 << 20;
 

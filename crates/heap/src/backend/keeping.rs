@@ -29,7 +29,7 @@
 //! dirty frames, what exceeds the headroom goes back. So a heap does not grow far because of its
 //! holes.
 //!
-//! When idle memory inside slabs is looked for is said in `backend/keeping/slack.rs`.
+//! `backend/keeping/slack.rs` says when idle memory inside slabs is looked for.
 
 mod slack;
 

@@ -116,8 +116,8 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// Has each new region reserve no more than `bytes`. Regions that there are become as short, as
-    /// far as they have not reached more.
+    /// Has each new region reserve no more than `bytes`. Existing regions become as short, unless
+    /// they have reached further.
     #[cold]
     pub(crate) fn reserve_at_most(&self, bytes: usize) {
         let mut state = self.state.lock();

@@ -15,8 +15,8 @@ use crate::seat::Seat;
 
 impl<S: System> Heap<S> {
     /// Puts an object on the thread's list. Returns `false`, with nothing changed, when the slow
-    /// path is needed: the list is full, or the pointer is null or not an object of the first
-    /// region in use. This path of `free` takes 31 instructions.
+    /// path is needed: the list is full, or the pointer is null, or leads to no object in use of
+    /// the first region. This path of `free` takes 31 instructions.
     ///
     /// # Safety
     /// As [`malloc_fast`](Self::malloc_fast); and if `object` is an object, it is not used again.

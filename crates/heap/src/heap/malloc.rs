@@ -41,8 +41,8 @@ impl<S: System> Heap<S> {
     }
 
     /// As [`malloc_fast`](Self::malloc_fast), at a multiple of `align`. Also `None` if `align` is
-    /// no power of two, or if the class is not found at once. This path of `memalign` takes 30
-    /// instructions.
+    /// no power of two, or if the class is not found at once. This path of `memalign` takes
+    /// 30 instructions.
     ///
     /// # Safety
     /// As [`malloc_fast`](Self::malloc_fast).

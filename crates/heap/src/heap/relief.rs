@@ -14,7 +14,7 @@
 //!   tend         the same for a program that makes no calls, by a thread that looks after the heap
 //!   trim         all that can go, at once
 //! ```
-//! One thread at a time looks. Only `trim` waits for no other.
+//! One thread at a time looks, except that `trim` waits for nobody.
 
 mod emptying;
 mod holes;

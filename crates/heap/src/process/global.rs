@@ -90,8 +90,8 @@ impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
     #[cold]
     #[inline(never)]
     extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
-        // Here, so that it is part of what has these calls, and of nothing else: the section keeps
-        // what nobody refers to.
+        // Here, so that only a program or a library with these calls has it: the section keeps
+        // entries that nobody refers to.
         // SAFETY: no instructions; a constructor of the program or the library.
         unsafe {
             asm!(

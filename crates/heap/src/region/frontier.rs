@@ -12,8 +12,8 @@ use crate::slab::{FarWords, Slab};
 const MIN_STEP_BYTES: usize = HUGE_PAGE_BYTES;
 const MAX_STEP_BYTES: usize = 64 << 20;
 
-/// In a region longer than this, further slab descriptors come in huge pages. One huge page serves
-/// 680 MiB, and is less than a hundredth of the whole.
+/// Once this much of a region is committed, further slab descriptors come in huge pages. One huge
+/// page serves 680 MiB, and is less than a hundredth of the whole.
 pub(super) const HUGE_TABLE_FROM_BYTES: usize = 256 << 20;
 
 impl Region {

@@ -3,8 +3,8 @@
 //! A *probe* checks whether a few words in some of the run's pages are set.
 //!
 //! Asking the system which pages are resident would tell zeros from what was never written. But
-//! that is one more call that a sandbox may not know, and of a huge page all is resident. So the
-//! system is only asked which long runs have huge pages.
+//! that is one more call that a sandbox may not know, and of a huge page all is resident. So for
+//! runs the system is only asked which long ones have huge pages.
 
 use core::ptr::NonNull;
 

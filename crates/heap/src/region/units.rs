@@ -10,8 +10,8 @@
 //! dirty frames left over go back to the system. Memory would be zeroed anew although there is
 //! enough of it. To have the system move a unit's pages elsewhere costs some 5 µs. To fault a unit
 //! in costs 360 as a huge page and 1,100 page by page (Linux 6.18, a virtual machine at a slow
-//! time: a fault of 4 KiB, usually 1.4 µs, took 2.1; `cargo bench -p hectare-pages --features os
-//! --bench calls`).
+//! time: a fault of 4 KiB, usually 1.4 µs, took 2.1;
+//! `cargo bench -p hectare-pages --features os --bench calls`).
 //!
 //! Where huge pages are asked for, a unit comes as a whole by its first touch. So the part of the
 //! last unit that the run does not need counts as dirty memory, and the next run begins there if

@@ -25,7 +25,7 @@ use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 use crate::slots::Slots;
 
-/// At most this many times what is needed leaves the pools' stocks for it. If the objects are
+/// At most this many times what a request needs leaves the pools' stocks for it. If the objects are
 /// scattered they may empty no slab, and each one that goes is a cache miss.
 const STOCK_SHARE: usize = 32;
 
