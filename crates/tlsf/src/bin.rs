@@ -12,9 +12,10 @@
 //! case.
 //!
 //! Bins start one granule above a multiple of their width. A power of two of bytes plus a header is
-//! such a size, so the most common requests lose nothing to rounding. Nor do blocks of one bin
-//! follow each other at a stride of a power of two, which would put all their headers into a few
-//! sets of the caches (blocks of 8 KiB and more took half as long again).
+//! such a size, so the most common requests lose nothing to rounding. The offset also keeps
+//! the blocks of one bin from following each other at a stride of a power of two, which would put
+//! all their headers into a few sets of the caches (blocks of 8 KiB and more took half as long
+//! again).
 
 use crate::block::Header;
 use crate::table::Shape;
@@ -31,9 +32,9 @@ impl Bin {
         Self::of_parts::<S>(granules, 0)
     }
 
-    /// The list where a block with this header is filed. In the first row it is found without a
-    /// logarithm, whose latency would show: the loads of the next `malloc` wait for the address of
-    /// the list.
+    /// The list where a block with this header is filed. In the first row this takes no logarithm.
+    /// The latency of one would show: the loads of the next `malloc` wait for the address of the
+    /// list.
     #[inline(always)]
     pub(crate) fn of_header<S: Shape>(header: Header) -> Self {
         let granules = header.granules();
@@ -57,26 +58,26 @@ impl Bin {
         (bin < 1 << S::SECOND_LOG2).then_some(Self(bin))
     }
 
-    /// The header of the free blocks of this list, which are of one size.
+    /// The header that the free blocks of this list have, which are all of one size.
     #[inline(always)]
     pub(crate) fn free_header(self) -> Header {
         Header::free(self.0 + 1)
     }
 
-    /// The list where a block of `parts` parts is filed, with `2^part_log2` parts to a granule. For
-    /// less than a granule the number wraps around to before the first list.
+    /// The list where a block of `parts` parts is filed, with `2^part_log2` parts to a granule.
+    /// Below one granule the number wraps around to before the first list.
     #[inline(always)]
     fn of_parts<S: Shape>(parts: usize, part_log2: u32) -> Self {
         let shift = ilog2(parts | 1 << (S::SECOND_LOG2 + part_log2)) - S::SECOND_LOG2;
         let rows = (shift as usize) << S::SECOND_LOG2;
-        // Lists start one granule above a multiple of their width. The logarithm is that of the size
-        // itself: where it is one row too high, both rows give the same number.
+        // Lists start one granule above a multiple of their width. The logarithm is that of the
+        // size itself. If it is one row too high, both rows give the same number.
         let lists = (parts as isize - (1 << part_log2)) >> shift;
         Self(rows.wrapping_add_signed(lists).wrapping_sub((part_log2 as usize) << S::SECOND_LOG2))
     }
 
-    /// The size of the least blocks of the first list that has only blocks of at least `granules`,
-    /// and that list.
+    /// Of the first list that has only blocks of at least `granules`: the size of its smallest
+    /// blocks, and the list.
     #[inline(always)]
     pub(crate) fn round_up<S: Shape>(granules: usize) -> (usize, Self) {
         let above = granules - 1;
@@ -85,20 +86,21 @@ impl Bin {
         ((widths << shift) + 1, Self(((shift as usize) << S::SECOND_LOG2) + widths))
     }
 
-    /// The size of its least blocks: what [`round_up`](Self::round_up) gives for each size that has this list.
+    /// The size of this list's smallest blocks: what [`round_up`](Self::round_up) gives for each
+    /// size that has this list.
     #[inline(always)]
     pub(crate) fn least_granules<S: Shape>(self) -> usize {
         let shift = (self.0 >> S::SECOND_LOG2).saturating_sub(1);
         ((self.0 - (shift << S::SECOND_LOG2)) << shift) + 1
     }
 
-    /// The word of the bitmap where its bit is.
+    /// The bitmap's word that has this list's bit.
     #[inline(always)]
     pub(crate) fn word<W: Word>(self) -> usize {
         self.0 / W::BITS as usize
     }
 
-    /// The number of its bit in that word.
+    /// The number of this list's bit in that word.
     #[inline(always)]
     pub(crate) fn bit<W: Word>(self) -> usize {
         self.0 % W::BITS as usize
@@ -107,8 +109,8 @@ impl Bin {
 
 /// The number of the highest bit that is set.
 ///
-/// `bsr` depends on the old value of its target register, so the compiler's choice of register
-/// decides whether a `free` waits twice for the header of the next block: that alone was up to a
+/// `bsr` depends on the old value of its target register. So the compiler's choice of register
+/// decides whether a `free` waits twice for the header of the next block, which took up to a
 /// quarter of its time. Hence the target is the source.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]

@@ -10,15 +10,15 @@
 //! ```
 //!
 //! A block extends from its header to the next header; its size includes its own header, not the
-//! next. What a free needs to know about its block and the one before is in the two words in front
-//! of the payload, which always share a cache line.
+//! next. All that a free needs to know about its block and the one before is in the two words in
+//! front of the payload, which always share a cache line.
 //!
 //! Invariants, of every block of every pool of a heap
 //! 1. `size > 0` is in granules, and `size` granules further on is the header of the next block or
 //!    of the pool's end, which counts as in use and has size zero.
 //! 2. `PREV_FREE` is set exactly while the block before is free or there is none. The word before
-//!    the header is then a footer: the size of the block before, marked `FREE`; or, if there is no
-//!    block before, the size of the pool, without that mark.
+//!    the header is then a footer. It holds the size of the block before, marked `FREE`; or, if
+//!    there is no block before, the size of the pool, without that mark.
 //! 3. No two neighbours are both free.
 //! 4. A free block is in the list of its size, except the victim, which is in none. The last block
 //!    of a list has a `next` of zero. The `prev` of the first is meaningless: the list's head
@@ -109,12 +109,12 @@ impl Header {
     /// Whether this is the header of a used block of at most `granules`.
     #[inline(always)]
     pub(crate) fn is_used_within(self, granules: usize) -> bool {
-        // One comparison: `FREE` rotated to the top makes it larger than any size, and a size of zero
-        // wraps. `PREV_FREE` is half of the unit.
+        // One comparison: `FREE` rotated to the top makes it larger than any size, and a size of
+        // zero wraps. `PREV_FREE` is half of the unit.
         self.0.rotate_right(1).wrapping_sub(1 << 1) < granules << 1
     }
 
-    /// The word that precedes the first block of a pool of `granules`; `owned` if the pool is to be
+    /// The word that precedes the first block of a pool of `granules`. `owned`: the pool is to be
     /// given back once it is free.
     pub(crate) fn pool(granules: usize, owned: bool) -> Self {
         Self(granules << Self::FLAG_BITS | if owned { Self::PREV_FREE } else { 0 })
@@ -132,10 +132,10 @@ impl Header {
     }
 }
 
-/// A block, or the end, of a pool of the heap, by the address of its payload.
+/// A block of a pool of the heap, or a pool's end, by the address of its payload.
 ///
-/// Whoever makes one from a bare address vouches that there is one; the methods rely on that and on
-/// the invariants above.
+/// Code that makes one from a bare address guarantees that there is one. The methods rely on that
+/// and on the invariants above.
 #[derive(Debug)]
 pub(crate) struct Block<S> {
     payload: usize,
@@ -165,8 +165,8 @@ impl<S: Shape> Block<S> {
     /// The block whose payload is at `payload`.
     ///
     /// # Safety
-    /// A block or the end of a pool is there, and its memory's provenance is exposed; or the memory
-    /// is the heap's to make one there.
+    /// There is a block or the end of a pool, and its memory's provenance is exposed; or the memory
+    /// is the heap's, and it may make one there.
     #[inline(always)]
     pub(crate) unsafe fn at(payload: usize) -> Self {
         Self { payload, shape: PhantomData }
@@ -190,7 +190,7 @@ impl<S: Shape> Block<S> {
         (granules << S::GRANULE_LOG2) - S::Word::BYTES
     }
 
-    /// The block (or the end) that follows, if this one's header is `header`; one instruction
+    /// The block (or the end) that follows, if this one's header is `header`. One instruction
     /// shorter than `after`.
     #[inline(always)]
     pub(crate) fn behind(self, header: Header) -> Self {
@@ -209,7 +209,7 @@ impl<S: Shape> Block<S> {
         Self { payload: self.payload + (granules << S::GRANULE_LOG2), shape: PhantomData }
     }
 
-    /// The block that precedes, if that one has `granules`.
+    /// The block before this one, if that one has `granules`.
     #[inline(always)]
     pub(crate) fn before(self, granules: usize) -> Self {
         Self { payload: self.payload - (granules << S::GRANULE_LOG2), shape: PhantomData }
@@ -257,7 +257,7 @@ impl<S: Shape> Block<S> {
         self.store(1, index);
     }
 
-    /// The pool added before the one whose first block this is; 0 if none.
+    /// The pool added before the one that begins with this block; 0 if none.
     pub(crate) fn older_pool(self) -> usize {
         self.load(-3)
     }
@@ -266,7 +266,7 @@ impl<S: Shape> Block<S> {
         self.store(-3, index);
     }
 
-    /// The pool added after the one whose first block this is; 0 if none.
+    /// The pool added after the one that begins with this block; 0 if none.
     pub(crate) fn newer_pool(self) -> usize {
         self.load(-4)
     }
@@ -283,8 +283,8 @@ impl<S: Shape> Block<S> {
 
     #[inline(always)]
     fn load(self, words: isize) -> usize {
-        // SAFETY: header, links and footers belong to the block or to its free neighbour, by
-        // invariants 1 and 2, the rest to the pool's head; pools are exposed and aligned.
+        // SAFETY: by invariants 1 and 2, header, links and footers belong to the block or to its
+        // free neighbour, and other words to the pool's head; pools are exposed and aligned.
         unsafe { self.word(words).read() }.get()
     }
 

@@ -9,13 +9,13 @@ use crate::error::{Failure, Misuse};
 use crate::table::{Row, Rows, Shape, Table, WordOf};
 use crate::word::Word;
 
-/// A remainder smaller than this many granules (or than the smallest block, if that has more) and 1/32 of
-/// what was asked for together stays with its block: such a scrap would only be joined again by the
-/// free of either neighbour.
+/// A remainder stays with its block if it is smaller than this many granules (or than the smallest
+/// block, if that has more) and 1/32 of the request together. The free of either neighbour would
+/// only join such a scrap again.
 const MIN_REMAINDER_GRANULES: usize = 2;
 const MIN_REMAINDER_SHIFT: u32 = 5;
-/// So does one of up to 1/8 of a request of 2 KiB or more while the list it would go to still holds a
-/// block: it, too, would only lie there until a neighbour's free had to join them.
+/// A remainder of up to 1/8 of a request of 2 KiB or more also stays, while the list it would go to
+/// still holds a block. It, too, would only lie there until a neighbour's free had to join it.
 const LARGE_BYTES: usize = 2 << 10;
 const LARGE_REMAINDER_SHIFT: u32 = 3;
 
@@ -58,9 +58,8 @@ pub struct Tlsf<R: ?Sized + Rows = [Row<u32, 32>; 26]> {
     pub(crate) managed_granules: WordOf<R>,
     /// The most granules ever used at once.
     pub(crate) peak_used_granules: WordOf<R>,
-    /// The free block that is in no list: what the last split left. The next block is likely to be
-    /// cut off it, or to be the block right before it being freed; then no list is touched. 0 if
-    /// there is none.
+    /// The free block that is in no list: what the last split left. Often the next block is cut off
+    /// it, or the block right before it is freed next; then no list is touched. 0 if there is none.
     pub(crate) victim: WordOf<R>,
     pub(crate) victim_granules: WordOf<R>,
     pub(crate) last_failure: Option<Failure>,
@@ -109,13 +108,13 @@ where
 }
 
 impl<R: ?Sized + Rows> Tlsf<R> {
-    /// Allocates `size` bytes, aligned to the granule; an allocation of zero bytes has an address
+    /// Allocates `size` bytes, aligned to the granule. An allocation of zero bytes has an address
     /// of its own.
     ///
-    /// `None` when no block is large enough; [`last_failure`](Self::last_failure) then says why.
+    /// `None` if no block is large enough; [`last_failure`](Self::last_failure) then says why.
     #[inline]
     pub fn malloc(&mut self, size: usize) -> Option<NonNull<u8>> {
-        // For smaller sizes the search would start in lists for blocks below the minimum size.
+        // For smaller sizes the search would start in lists of blocks below the minimum size.
         let least = const {
             ((Block::<R::Row>::MIN_GRANULES - 1) << R::Row::GRANULE_LOG2)
                 .saturating_sub(Self::HEADER_BYTES - 1)
@@ -136,9 +135,9 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Allocates `size` bytes from `bin`, the list for that size, or from the one after it; `sized`
-    /// gives the size of a block there as a header. A block of the list after is at most two widths
-    /// too large, and is not split.
+    /// Allocates `size` bytes from `bin`, the list for that size, or from the list after it.
+    /// `sized` gives the size of a block there as a header. A block of the list after is at most
+    /// two widths too large, and is not split.
     #[inline(always)]
     fn malloc_near(
         &mut self,
@@ -161,8 +160,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// [`Misuse`], where the header shows it; the heap is then unchanged.
     ///
     /// # Safety
-    /// Nobody uses the block any more. `ptr` came from this heap: a pointer that did not is caught
-    /// only by luck.
+    /// Nobody uses the block any more. `ptr` came from this heap: the heap catches any other
+    /// pointer only by luck.
     #[inline]
     pub unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse> {
         let used = self.used_block(ptr)?;
@@ -204,16 +203,16 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         true
     }
 
-    /// The used block whose payload starts at `ptr`, as far as its header tells.
+    /// The used block whose payload starts at `ptr`, as far as its header shows.
     #[inline(always)]
     pub(crate) fn used_block(&self, ptr: NonNull<u8>) -> Result<Used<R::Row>, Misuse> {
         let payload = ptr.as_ptr().expose_provenance();
-        // The low bits of a misaligned pointer are now at the top.
+        // This rotates the low bits of a misaligned pointer to the top.
         let index = payload.wrapping_sub(self.base).rotate_right(R::Row::GRANULE_LOG2);
         if index >= self.end.get() || index < self.low.get() {
             return Err(Misuse::Foreign);
         }
-        // SAFETY: the callers' promise; or memory between the pools, if they broke it.
+        // SAFETY: the callers' promise. If they broke it, this may be memory between the pools.
         let block = unsafe { Block::at(payload) };
         let header = block.header();
         if !header.is_used_within(self.end.get() - index) {
@@ -222,7 +221,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok(Used { block, header, index })
     }
 
-    /// Frees a used block, joins it with its free neighbours and files the result; returns it if it
+    /// Frees a used block, joins it with its free neighbours and files the result. Returns it if it
     /// is all of its pool.
     #[inline(never)]
     fn merge(&mut self, block: Block<R::Row>, header: Header) -> Option<Block<R::Row>> {
@@ -258,8 +257,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     }
 
     /// Allocates when the list of the size's own class is empty: from a larger class or the victim,
-    /// or else from the class below, some of whose blocks may be large enough. `bin` is the first
-    /// list all of whose blocks have room for `size`.
+    /// or else from the class below, some of whose blocks may be large enough. All blocks in `bin`
+    /// and the lists after it have room for `size`; it is the first such list.
     #[inline(never)]
     fn malloc_larger(&mut self, size: usize, bin: Bin) -> Option<NonNull<u8>> {
         let rounded = bin.least_granules::<R::Row>();
@@ -339,8 +338,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         rest < least + (granules >> MIN_REMAINDER_SHIFT)
     }
 
-    /// Whether a remainder of `rest` of a block of `granules` is small while others of its size are
-    /// free.
+    /// Whether a remainder of `rest` of a block of `granules` is small, and other blocks of its
+    /// size are free.
     #[inline(always)]
     fn is_unwanted(&self, rest: usize, granules: usize) -> bool {
         granules >= LARGE_BYTES >> R::Row::GRANULE_LOG2
@@ -362,11 +361,11 @@ impl<R: ?Sized + Rows> Tlsf<R> {
 
     #[inline(always)]
     pub(crate) fn block(&self, index: usize) -> Block<R::Row> {
-        // SAFETY: indices are those of blocks, since `index` alone makes them.
+        // SAFETY: indices are those of blocks, since only `index` makes them.
         unsafe { Block::at(self.base.wrapping_add(index << R::Row::GRANULE_LOG2)) }
     }
 
-    /// How many granules a block for `size` bytes has, `None` where no block has so many.
+    /// How many granules a block for `size` bytes has; `None` if no block has so many.
     #[inline(always)]
     pub(crate) fn granules_for(&self, size: usize) -> Option<usize> {
         if size > Block::<R::Row>::payload_bytes(self.table.max_granules()) {
@@ -382,7 +381,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         granules.max(Block::<R::Row>::MIN_GRANULES)
     }
 
-    /// What a block costs beside its payload, in bytes.
+    /// What a block costs besides its payload, in bytes.
     pub const HEADER_BYTES: usize = size_of::<<R::Row as Shape>::Word>();
 
     /// The size of the smallest block with its header, in bytes.

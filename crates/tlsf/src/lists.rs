@@ -1,7 +1,7 @@
-//! Free blocks: into the lists, out of them, and the one that is in none.
+//! Free blocks: into the lists, out of them, and the one block that is in no list.
 //!
-//! That one is the **victim** (dlmalloc's word), what the last split left. The next block is likely
-//! to be cut off it, or to be the block right before it being freed; then no list is touched.
+//! That block is the **victim** (dlmalloc's word), what the last split left. Often the next block
+//! is cut off it, or the block right before it is freed next; then no list is touched.
 //!
 //! Invariants
 //! 1. The victim is in no list; every other free block is in the list of its size.
@@ -15,18 +15,18 @@ use crate::heap::Tlsf;
 use crate::table::{Rows, WordOf};
 use crate::word::Word;
 
-/// How many blocks of a list are examined when the list may, but need not, hold one that is large
-/// enough and all lists after it are empty.
+/// How many blocks of a list are examined if the list may, but need not, hold one that is large
+/// enough, and all lists after it are empty.
 pub(crate) const PROBES: usize = 4;
 
 /// Blocks of fewer granules than this are cut off the victim without a search past the next list...
 const SMALL_GRANULES: usize = 8;
-/// ... while it has fewer than this: small blocks should not be strewn over a wilderness.
+/// ... while the victim has fewer than this: small blocks should not be strewn over a wilderness.
 const WILDERNESS_GRANULES: usize = 4096;
 
 impl<R: ?Sized + Rows> Tlsf<R> {
     /// Takes a free block of at least `granules` out of its list, or takes the victim. All blocks
-    /// in `bin` and the lists after it are that large.
+    /// in `bin` and the lists after it are large enough.
     #[inline(always)]
     pub(crate) fn take(&mut self, granules: usize, bin: Bin) -> Option<Block<R::Row>> {
         let victim_granules = self.victim_granules.get();
@@ -77,8 +77,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         None
     }
 
-    /// Makes the `granules` from `block` on a free block, which follows a used one, and the new
-    /// victim; the old victim goes to its list. The block after it already has `PREV_FREE` set.
+    /// Makes the `granules` from `block` on a free block and the new victim; the old victim goes to
+    /// its list. The block before is used, and the block after already has `PREV_FREE` set.
     #[inline(always)]
     pub(crate) fn split_off(&mut self, block: Block<R::Row>, granules: usize) {
         block.set_header(Header::free(granules));
@@ -111,8 +111,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     pub(crate) fn push_index(&mut self, block: Block<R::Row>, index: usize, bin: Bin) {
         let old = self.table.push(bin, index);
         block.set_next(old);
-        // Whether there was one is unpredictable, so select the address to write to instead of
-        // branching: the `prev` of the first block is meaningless anyway.
+        // Whether the list had a block is unpredictable, so this selects the address to write to
+        // instead of branching: the `prev` of the first block is meaningless anyway.
         select_unpredictable(old != 0, self.block(old), block).set_prev(index);
     }
 

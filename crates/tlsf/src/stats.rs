@@ -1,4 +1,4 @@
-//! What the heap can tell about itself at any time, in constant time.
+//! What the heap reports about itself, in constant time.
 
 use crate::block::{Block, Header};
 use crate::error::Failure;
@@ -20,10 +20,10 @@ pub struct Stats {
     pub free_bytes: usize,
     /// The most bytes ever in used blocks at once.
     pub peak_used_bytes: usize,
-    /// A size that `malloc` can serve now. Larger ones are refused, with one exception: only the
+    /// A size that `malloc` can serve now. It refuses larger ones, with one exception: only the
     /// first few blocks of the highest list are examined here.
     pub largest_allocatable_bytes: usize,
-    /// Why the last allocation that was refused was refused.
+    /// Why the heap last refused an allocation.
     pub last_failure: Option<Failure>,
 }
 
@@ -42,7 +42,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Why the last allocation that was refused was refused.
+    /// Why the heap last refused an allocation.
     pub fn last_failure(&self) -> Option<Failure> {
         self.last_failure
     }
@@ -61,7 +61,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if largest == 0 { 0 } else { Block::<R::Row>::payload_bytes(largest) }
     }
 
-    /// Counts that much more as used, in the units of headers.
+    /// Counts so much more as used, in the units of headers.
     #[inline(always)]
     pub(crate) fn note_used(&mut self, size_bits: usize) {
         let is_peak = self.headroom_bits < size_bits;
@@ -74,14 +74,14 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     #[cold]
     #[inline(never)]
     fn raise_peak(&mut self) {
-        // It is below zero by as much as the peak rises.
+        // The headroom is below zero by as much as the peak rises.
         let higher_granules = self.headroom_bits.wrapping_neg() >> Header::FLAG_BITS;
         let peak_granules = self.peak_used_granules.get() + higher_granules;
         self.peak_used_granules = WordOf::<R>::truncate(peak_granules);
         self.headroom_bits = 0;
     }
 
-    /// Counts that much less as used, in the units of headers.
+    /// Counts so much less as used, in the units of headers.
     #[inline(always)]
     pub(crate) fn note_freed(&mut self, size_bits: usize) {
         self.headroom_bits += size_bits;

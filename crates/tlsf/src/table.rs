@@ -1,7 +1,7 @@
 //! The two-level table of free lists: which sizes go to which list, and which lists hold blocks.
 //!
-//! In memory the bitmap of all bins comes first, in words of the index width, followed by their
-//! heads.
+//! In memory the bitmap of all bins comes first, in words of the index width. The bins' heads
+//! follow it.
 //!
 //! Invariants
 //! 1. Bit `b` of the bitmap is set exactly while bin `b` has a block; bit `w` of `occupied` exactly
@@ -25,7 +25,7 @@ mod sealed {
 
 /// What a first-level size class takes in a table: a bitmap and the heads of `SECOND` free lists of
 /// blocks whose sizes are multiples of `GRANULE` bytes. It is only storage: the table arranges the
-/// words of its rows in an order of its own, and needs fewer rows where a bitmap has few bits.
+/// words of its rows in an order of its own, and needs fewer rows if a bitmap has few bits.
 ///
 /// `SECOND` is a power of two from 2 to the number of bits of `W`; `GRANULE`, the alignment of
 /// all blocks, is a power of two from the bytes of `W` to 4096.
@@ -61,7 +61,7 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Shape for Row<W, SECOND
     const EMPTY: Self = Self { bitmap: W::ZERO, heads: [W::ZERO; SECOND] };
 }
 
-/// The rows of a heap: `[Row; FIRST]`, or `[Row]` where their number is chosen at run time.
+/// The rows of a heap: `[Row; FIRST]`, or `[Row]` if their number is chosen at run time.
 pub trait Rows:
     sealed::Sealed + AsRef<[<Self as Rows>::Row]> + AsMut<[<Self as Rows>::Row]>
 {
@@ -99,7 +99,7 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize, const FIRST: usize> Row
     }
 }
 
-/// The table itself: the rows, and a bitmap of those words of their bitmap that are not zero.
+/// The table itself: the rows, and a bitmap of the words of their bitmap that are not zero.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Table<R: ?Sized + Rows> {
@@ -123,7 +123,7 @@ where
 }
 
 impl<R: ?Sized + Rows> Table<R> {
-    /// How many granules the largest block that can be filed has.
+    /// How many granules the largest block has that the table can file.
     #[inline(always)]
     pub(crate) fn max_granules(&self) -> usize {
         // The last row ends below 2^(its number + SECOND_LOG2).
@@ -146,7 +146,7 @@ impl<R: ?Sized + Rows> Table<R> {
         end - 2 * (end >> (R::Row::SECOND_LOG2 + 1)).max(1) + 1
     }
 
-    /// The word of the table with that number. Unchecked, since checking each access costs a tenth
+    /// The word of the table with that number. Unchecked, since checking each access takes a tenth
     /// of a call's instructions.
     #[inline(always)]
     fn load(&self, word: usize) -> WordOf<R> {
@@ -198,8 +198,8 @@ impl<R: ?Sized + Rows> Table<R> {
 
     /// Makes the block `head` the first of `bin`; returns the previous first block, or 0.
     ///
-    /// Lists of small heaps keep emptying and filling, and a branch on that would be mispredicted
-    /// as often, so the bitmap is always written.
+    /// Lists of small heaps keep emptying and filling. A branch on that would be mispredicted as
+    /// often, so the bitmap is always written.
     #[inline(always)]
     pub(crate) fn push(&mut self, bin: Bin, head: usize) -> usize {
         let word = bin.word::<WordOf<R>>();
@@ -213,10 +213,10 @@ impl<R: ?Sized + Rows> Table<R> {
         old
     }
 
-    /// `bin`, or the list after it (which must exist) if `bin` is empty, and that list's first
+    /// `bin`, or the list after it (which must exist) if `bin` is empty; and that list's first
     /// block, or 0.
     ///
-    /// With mixed sizes it is unpredictable which, so it is computed without a branch: a
+    /// With mixed sizes it is unpredictable which list it is, so this takes no branch. A
     /// misprediction here would be resolved late, since the head depends on what the preceding free
     /// pushed. Both heads are loaded, so that the second need not wait for the first.
     #[inline(always)]
@@ -227,7 +227,7 @@ impl<R: ?Sized + Rows> Table<R> {
         (near, select_unpredictable(own_head != 0, own_head, after_head))
     }
 
-    /// Takes the first block of `bin` out and makes `head`, a block or 0, the first.
+    /// Takes the first block of `bin` out and makes `head`, a block or 0, the new first.
     #[inline(always)]
     pub(crate) fn pop(&mut self, bin: Bin, head: usize) {
         let word = bin.word::<WordOf<R>>();
@@ -245,7 +245,7 @@ impl<R: ?Sized + Rows> Table<R> {
         self.occupied = WordOf::<R>::truncate(occupied);
     }
 
-    /// The first list from `bin` on that holds blocks.
+    /// The first list that holds blocks, from `bin` on.
     #[inline(always)]
     pub(crate) fn find(&self, bin: Bin) -> Option<Bin> {
         let mut word = bin.word::<WordOf<R>>();

@@ -80,7 +80,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     pub unsafe fn validate_one(pool: Pool) -> Result<(), Corruption> {
         // SAFETY: a pool begins with a block.
         let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
-        // No heap tells here how large a pool may be, and the end of too large a one is no address.
+        // Nothing limits here how large a pool may be, and the end of too large a pool is no
+        // address.
         let most_granules = (usize::MAX - first.payload()) >> R::Row::GRANULE_LOG2;
         let pool = first.footer_before();
         if pool.granules() > most_granules || pool.is_free() {
@@ -123,8 +124,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Checks that the lists hold `free_blocks` blocks, each of its list's size and with a `prev`
-    /// that names the block before it, so that none is listed twice and none is the victim.
+    /// Checks that the lists hold `free_blocks` blocks. Each block must have its list's size and a
+    /// `prev` that names the block before it, so that none is listed twice and none is the victim.
     fn validate_lists(&self, free_blocks: usize) -> Result<(), Corruption> {
         let mut listed = 0;
         for bin in self.table.bins() {

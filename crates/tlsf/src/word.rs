@@ -8,7 +8,7 @@ mod sealed {
 }
 
 /// An unsigned integer that holds a block's size and flags, or the place of a block counted in
-/// granules from the heap's base. How far pools may lie apart counts from the middle of the first.
+/// granules from the heap's base. The distance of pools counts from the middle of the first.
 ///
 /// | word | overhead a block | smallest block | largest block, pools within that of the first (granule of 16) |
 /// |---|---|---|---|
@@ -25,13 +25,13 @@ pub trait Word: Copy + Eq + Default + core::fmt::Debug + sealed::Sealed + 'stati
     /// Zero: no block.
     const ZERO: Self;
 
-    /// The low bits of `value`, which is to fit unless the caller says otherwise.
+    /// The low bits of `value`, which must fit unless the caller says otherwise.
     fn truncate(value: usize) -> Self;
     /// The value.
     fn get(self) -> usize;
     /// The difference, and whether it is below zero.
     fn minus(self, value: usize) -> (Self, bool);
-    /// The value with bit `number`, taken modulo the width, inverted if `invert`; without a branch.
+    /// The value with bit `number`, taken modulo the width, inverted if `invert`; no branch.
     fn inverted(self, number: usize, invert: bool) -> Self;
 }
 
