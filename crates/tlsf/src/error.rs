@@ -2,8 +2,9 @@
 
 use core::fmt;
 
-/// Why an allocation was refused; the heap remembers the last reason. Where an alignment is asked for, what is asked for
-/// includes the bytes that aligning a block may take, fewer than the alignment and a least block.
+/// Why an allocation was refused; the heap remembers the last reason. If the request has an
+/// alignment, it includes the bytes that aligning may take: fewer than the alignment and a smallest
+/// block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// No heap with these parameters has a block of that size and alignment.
@@ -12,8 +13,8 @@ pub enum Failure {
     Exhausted,
     /// There are enough free bytes, but no free block has enough of them (at that alignment).
     Fragmented,
-    /// The page source refused to give another region, or gave one too far from the first for the
-    /// index width, or too large for this heap.
+    /// The page source gave no further region, or gave one that is too far from the first for the
+    /// index width or too large for this heap.
     Source,
 }
 
@@ -30,12 +31,12 @@ impl fmt::Display for Failure {
 
 impl core::error::Error for Failure {}
 
-/// What is wrong with a pointer given to `free` or `realloc` that is no allocated block. The heap
-/// is unchanged.
+/// What is wrong with a pointer given to `free` or `realloc` that does not lead to an allocated
+/// block. The heap is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Misuse {
-    /// It lies before or after all pools of this heap, or is not aligned as blocks are. An address
-    /// between two pools cannot be told from a block.
+    /// It lies before or after all pools of this heap, or is not aligned as blocks are. The heap
+    /// cannot tell an address between two pools from a block.
     Foreign,
     /// The block is free already.
     DoubleFree,
@@ -85,7 +86,7 @@ impl fmt::Display for PoolError {
 
 impl core::error::Error for PoolError {}
 
-/// What `validate` found broken, with the address of the block's payload where there is one.
+/// What `validate` found broken, with the address of the block's payload if it concerns one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Corruption {
     /// A block's size leads past the end of its pool.

@@ -20,8 +20,9 @@ use crate::word::Word;
 /// How a [`Growing`] heap takes and gives back memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrowthPolicy {
-    /// The size of a region in bytes, rounded up to whole pages; a request too large for it gets a region of its own size and of
-    /// what rounding to a class may add (a 32nd by the default table). None is longer than the largest pool, in whole pages.
+    /// The size of a region in bytes, rounded up to whole pages. A request too large for it gets a
+    /// region of its own size plus what rounding to a class may add (a 32nd by the default table).
+    /// No region is longer than the largest pool, in whole pages.
     pub region_bytes: usize,
     /// A free region is given back only if at least this many bytes stay free without it; with
     /// zero, every free region goes back at once.
@@ -29,12 +30,12 @@ pub struct GrowthPolicy {
 }
 
 impl GrowthPolicy {
-    /// Regions of 64 KiB, one of which may stay free.
+    /// Regions of 64 KiB. One of them may stay free.
     // A free region is shorter by the head of its pool, of a granule (4 KiB at most) or more.
     pub const DEFAULT: Self = Self { region_bytes: 64 << 10, keep_free_bytes: 60 << 10 };
 }
 
-/// What has passed between a [`Growing`] heap and its source.
+/// What a [`Growing`] heap has taken from its source and given back.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct GrowthCounts {
     /// Regions taken from the source.
@@ -49,8 +50,8 @@ pub struct GrowthCounts {
 
 /// A [`Tlsf`] heap that takes regions from a page source as it needs them.
 ///
-/// Pools that the caller adds to the inner heap are used like the regions, but never given to the
-/// source.
+/// The heap uses pools that the caller adds to the inner heap like regions, but never gives them to
+/// the source.
 #[derive(Debug)]
 pub struct Growing<S: PageSource, R: Rows = [Row<u32, 32>; 26]> {
     heap: Tlsf<R>,
@@ -112,7 +113,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
     }
 
     /// As [`Tlsf::realloc`]; takes a region if no block is large enough, and gives back the region
-    /// that the block has left if that is free now.
+    /// that the block has left if it is free now.
     ///
     /// # Errors
     /// [`Misuse`], where the header shows it.
@@ -179,7 +180,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         }
     }
 
-    /// What has passed between this heap and its source.
+    /// What this heap has taken from its source and given back.
     pub fn counts(&self) -> GrowthCounts {
         self.counts
     }
@@ -197,11 +198,11 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         &self.heap
     }
 
-    /// The heap inside, for adding pools besides the regions and taking them back.
+    /// The heap inside, for adding pools of the caller's and taking them back.
     ///
     /// # Safety
     /// The heap stays where it is: moved elsewhere, or swapped with another, it would outlive its
-    /// regions. No region is removed from it.
+    /// regions. The caller removes no region from it.
     pub unsafe fn heap_mut(&mut self) -> &mut Tlsf<R> {
         &mut self.heap
     }
@@ -218,7 +219,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
             return None;
         }
         let unit_bytes = self.unit_bytes();
-        // The least block may be larger than the size asks for.
+        // The smallest block may be larger than the size requires.
         let size = size.max(Block::<R::Row>::payload_bytes(Block::<R::Row>::MIN_GRANULES));
         // Rounding to a class adds up to half of the size (with the fewest lists a row).
         let class_bytes = size / (1 << R::Row::SECOND_LOG2) + (1 << R::Row::GRANULE_LOG2);
@@ -226,8 +227,9 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
             .checked_add(class_bytes)?
             .checked_add(align)?
             .checked_add(2 * Tlsf::<R>::POOL_OVERHEAD_BYTES)?;
-        // What does not fit the largest pool is only what rounding and aligning may add at most: all of such a pool is the largest
-        // block, which serves whatever is not `TooLarge`.
+        // If the sum exceeds the largest pool, only what rounding and aligning may add at most does
+        // not fit. One block takes all of such a pool and is the largest, so it serves every
+        // request that is not `TooLarge`.
         let largest_bytes = self.heap.max_block_bytes() + Tlsf::<R>::POOL_OVERHEAD_BYTES;
         let pool_bytes = needed.max(self.policy.region_bytes).min(largest_bytes);
         let bytes = checked_align_up(pool_bytes, unit_bytes)?;
@@ -235,9 +237,10 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
             self.heap.last_failure = Some(Failure::Source);
             return None;
         };
-        // SAFETY: the region is fresh from the source, and nobody else's until it is given back.
+        // SAFETY: the region is fresh from the source, and nobody else uses it until it is given
+        // back.
         if unsafe { self.heap.add(start, bytes.min(largest_bytes), true) }.is_err() {
-            // SAFETY: all of a reservation that the heap refused to use.
+            // SAFETY: a whole reservation, which the heap refused to use.
             unsafe { self.source.release(start, bytes) };
             self.heap.last_failure = Some(Failure::Source);
             return None;
@@ -249,7 +252,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
     }
 
     /// Gives the region that begins with `block`, all of it free, back to the source, if it came
-    /// from there and `keep_free_bytes` stay free.
+    /// from the source and `keep_free_bytes` stay free.
     #[cold]
     fn shrink(&mut self, block: Block<R::Row>, keep_free_bytes: usize) {
         let granules = block.header().granules();
@@ -275,11 +278,11 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         self.source.page_bytes().max(Tlsf::<R>::POOL_OVERHEAD_BYTES)
     }
 
-    /// The region that begins with `block`, the first of an owned pool.
+    /// The region that begins with `block`, the first block of an owned pool.
     fn region(&self, block: Block<R::Row>) -> (NonNull<u8>, usize) {
         let unit_bytes = self.unit_bytes();
         let end = block.after(block.footer_before().granules()).payload();
-        // The largest pool need not end with a page.
+        // The largest pool need not end at a page boundary.
         let end = align_up(end, unit_bytes);
         let start = align_down(block.payload() - 1, unit_bytes);
         let ptr = core::ptr::with_exposed_provenance_mut(start);
@@ -288,7 +291,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
 }
 
 impl<S: PageSource, R: Rows> Drop for Growing<S, R> {
-    /// Gives all regions back, whatever is in them.
+    /// Gives all regions back, whatever they hold.
     fn drop(&mut self) {
         let mut index = self.heap.newest_pool.get();
         for _ in 0..self.heap.pool_count.get() {

@@ -1,5 +1,5 @@
-//! A heap whose control structure lies in the caller's memory, with as many rows as its pools
-//! need: for 64 KiB it takes tens of bytes instead of kilobytes.
+//! A heap whose control structure lies in the caller's memory, with as many rows as its pools need:
+//! for 64 KiB it takes tens of bytes instead of kilobytes.
 
 use core::mem::MaybeUninit;
 
@@ -33,18 +33,19 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Tlsf<[Row<W, SECOND, GR
         // below.
         control.fill(MaybeUninit::zeroed());
         let heap = core::ptr::slice_from_raw_parts_mut(control.as_mut_ptr(), rows) as *mut Self;
-        // SAFETY: the memory is aligned and has room for the structure with so many rows, by
-        // `control_bytes` and `repr(C)`.
+        // SAFETY: by `control_bytes` and `repr(C)`, the memory is aligned and has room for the
+        // structure with so many rows.
         let last_failure = unsafe { &raw mut (*heap).last_failure };
-        // SAFETY: as above; nothing is dropped by writing.
+        // SAFETY: as above; writing drops nothing.
         unsafe { last_failure.write(None) };
-        // SAFETY: every field is initialised: integers by zeroes, the rest just now.
+        // SAFETY: every field is initialised: integers by zeroes, `last_failure` just now.
         Some((unsafe { &mut *heap }, rest))
     }
 
-    /// How many rows of storage it takes to file the blocks of a pool of `pool_bytes`.
+    /// How many rows of storage a table needs to file the blocks of a pool of `pool_bytes`.
     const fn storage_rows_for(pool_bytes: usize) -> usize {
-        // The most it can have, wherever it starts: its head may end right at a multiple of the granule.
+        // The most granules the pool can have, wherever it starts: its head may end right at a
+        // multiple of the granule.
         let granules = pool_bytes.saturating_sub(4 * W::BYTES) / GRANULE;
         let log2 = SECOND.trailing_zeros();
         let rows = if granules < SECOND { 1 } else { (granules.ilog2() - log2 + 2) as usize };
@@ -53,7 +54,7 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Tlsf<[Row<W, SECOND, GR
 }
 
 const _: () = {
-    // `new_in` zeroes: a heap must need no larger alignment than it checks.
+    // `new_in` checks for this alignment, so a heap must need no larger one.
     assert!(align_of::<Tlsf<[Row<usize, 2>; 1]>>() <= 8);
 };
 
@@ -90,8 +91,8 @@ mod tests {
         assert!(Tlsf::<[Row<u16, 4>]>::new_in(&mut memory.0[..100], 65536).is_none());
     }
 
-    /// A pool that starts such that its head ends at a multiple of the granule has a granule more than
-    /// others of its size.
+    /// A pool has a granule more than others of its size if its head ends at a multiple of the
+    /// granule.
     #[test]
     fn a_pool_of_the_size_that_the_table_was_made_for_fits_wherever_it_starts() {
         fn check<W: Word, const SECOND: usize, const GRANULE: usize>() {

@@ -8,14 +8,16 @@
 //!                        PageSource  └──── resize: aligned, realloc; stats; validate
 //! ```
 //!
-//! Start with [`Tlsf`]. Its type parameter chooses index width, alignment, and the fineness of
-//! the lists: [`Tlsf`] alone manages pools within 32 GiB of the first with 4 bytes of overhead a block,
-//! [`WideTlsf`] pools anywhere with 8, [`TinyTlsf`] up to 256 KiB with 2.
+//! Start with [`Tlsf`]. Its type parameter chooses the index width, the alignment, and the fineness
+//! of the lists. [`Tlsf`] by default manages pools within 32 GiB of the first with 4 bytes of
+//! overhead a block, [`WideTlsf`] pools anywhere with 8 bytes, [`TinyTlsf`] pools of up to 256 KiB
+//! with 2 bytes.
 //!
-//! With the feature `allocator-api2`, `&Locked` and `Sharded::on` are allocators of collections, on stable Rust:
-//! `Vec::new_in(&heap)`, which grows in place where that can be.
+//! With the feature `allocator-api2`, `&Locked` and `Sharded::on` are allocators of collections, on
+//! stable Rust: `Vec::new_in(&heap)`, which grows in place if possible.
 //!
-//! On processors that cannot swap a word atomically (Cortex-M0) there is all but [`Locked`] and [`Sharded`].
+//! Processors that cannot swap a word atomically (Cortex-M0) have everything but [`Locked`] and
+//! [`Sharded`].
 #![no_std]
 
 #[cfg(all(feature = "allocator-api2", target_has_atomic = "32"))]
@@ -55,8 +57,8 @@ pub use word::Word;
 /// A heap whose pools may lie anywhere; 8 bytes of overhead a block.
 pub type WideTlsf = Tlsf<[Row<usize, 32>; 32]>;
 
-/// A heap for pools of up to 256 KiB each, within 512 KiB of the first one's middle; 2 bytes of overhead
-/// a block.
+/// A heap for pools of up to 256 KiB each, within 512 KiB of the middle of the first; 2 bytes of
+/// overhead a block.
 pub type TinyTlsf = Tlsf<[Row<u16, 4>; 13]>;
 
 /// Runs the README's example as a test.

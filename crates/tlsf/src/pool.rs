@@ -31,16 +31,16 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         words.div_ceil(granule) * granule
     };
 
-    /// Adds `bytes` of memory from `start` on; neither needs to be aligned. O(pools), since it is
-    /// compared with each.
+    /// Adds `bytes` of memory from `start` on; neither needs to be aligned. O(pools), since the
+    /// memory is compared with each.
     ///
     /// # Errors
     /// [`PoolError`]; the memory is then untouched.
     ///
     /// # Safety
-    /// The memory is valid for reads and writes, and belongs to the heap until the pool is removed
-    /// or neither the heap nor any of its blocks is used any more. (Behind a [`Locked`](crate::Locked) safe code can use
-    /// them for as long as it can borrow that.)
+    /// The memory is valid for reads and writes. It belongs to the heap until the pool is removed,
+    /// or until neither the heap nor any of its blocks is used any more. (Behind a
+    /// [`Locked`](crate::Locked), safe code can use them for as long as it can borrow that.)
     pub unsafe fn add_pool(&mut self, start: NonNull<u8>, bytes: usize) -> Result<Pool, PoolError> {
         let start_address = start.addr().get();
         let end_address = start_address.saturating_add(bytes);
@@ -83,8 +83,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             return Err(PoolError::TooLarge);
         }
         self.reach(first, end)?;
-        // SAFETY: the caller gives the memory to the heap, and it is exposed; the words around
-        // `first` lie in it by the arithmetic above.
+        // SAFETY: the caller gives the memory to the heap, and it is exposed. By the arithmetic
+        // above, the words around `first` lie in it.
         let block = unsafe { Block::<R::Row>::at(first) };
         block.set_footer_before(Header::pool(granules, owned));
         block.set_header(Header::free(granules).with_prev_free());
@@ -145,7 +145,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok(())
     }
 
-    /// The pools, newest first. The heap must not change meanwhile.
+    /// The pools, newest first. The heap must not change during the iteration.
     pub fn pools(&self) -> Pools<'_, R> {
         Pools { heap: self, index: self.newest_pool.get(), left: self.pool_count.get() }
     }
@@ -243,7 +243,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         unsafe { Self::blocks_of(pool) }
     }
 
-    /// The blocks of a pool of any heap with these parameters; it must not change meanwhile.
+    /// The blocks of a pool of any heap with these parameters. The pool must not change during the
+    /// iteration.
     ///
     /// # Safety
     /// As for [`blocks`](Self::blocks).

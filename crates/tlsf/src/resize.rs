@@ -13,10 +13,10 @@ use crate::table::{Rows, Shape};
 pub(crate) type Resized<R> = (Option<NonNull<u8>>, Option<Block<<R as Rows>::Row>>);
 
 impl<R: ?Sized + Rows> Tlsf<R> {
-    /// Allocates `size` bytes aligned to `align`, a power of two. Where it is none, debug builds panic, and others
-    /// give a block that is aligned to the granule alone.
+    /// Allocates `size` bytes aligned to `align`, a power of two. If it is none, debug builds
+    /// panic, and others give a block that is aligned only to the granule.
     ///
-    /// What lies before the aligned address goes back to the free lists: an aligned block costs no
+    /// The gap before the aligned address goes back to the free lists, so an aligned block costs no
     /// more memory than any other.
     #[inline]
     pub fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>> {
@@ -82,7 +82,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         gap
     }
 
-    /// How many bytes of the block at `ptr` may be used: what was asked for, rounded up.
+    /// How many bytes of the block at `ptr` may be used: the size asked for, rounded up.
     ///
     /// # Errors
     /// [`Misuse`], where the header shows it.
@@ -106,10 +106,10 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     }
 
     /// Resizes the block at `ptr` to `size` bytes and keeps it aligned to `align`, a power of two.
-    /// `ptr` must be so aligned already: a block that can stay in place is not moved to become
-    /// aligned. Grows forward if the next block is free, backward (moving the contents) if the
-    /// previous one is, or both ways; moves to another block only if neither is enough. Constant
-    /// time except for the copying.
+    /// `ptr` must have that alignment already: a block that can stay in place is not moved to
+    /// become aligned. The block grows forward if the next block is free, backward (moving the
+    /// contents) if the previous one is, or both ways. It moves to another block only if neither is
+    /// enough. Constant time except for the copying.
     ///
     /// `Ok(None)` when there is no room: the block is then as it was.
     ///
@@ -128,16 +128,17 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok(unsafe { self.resize(ptr, align, size) }?.0)
     }
 
-    /// Resizes the block at `ptr` to `size` bytes where it is, with what it needs of the block after it if that is
-    /// free. Constant time: nothing is copied, ever. Only a larger size can be refused.
+    /// Resizes the block at `ptr` to `size` bytes in place, taking what it needs of the block after
+    /// it if that is free. Constant time: nothing is ever copied. Only a larger size can be
+    /// refused.
     ///
-    /// `Ok(false)` when the two have no room: the block is then as it was.
+    /// `Ok(false)` if the two have no room: the block is then as it was.
     ///
     /// # Errors
     /// [`Misuse`], where the header shows it; the heap is then unchanged.
     ///
     /// # Safety
-    /// `ptr` came from this heap, and nobody uses what lies beyond `size` bytes of it any more.
+    /// `ptr` came from this heap, and nobody uses the block beyond its first `size` bytes any more.
     pub unsafe fn resize_in_place(
         &mut self,
         ptr: NonNull<u8>,
@@ -171,7 +172,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let have = header.granules();
         let old_bytes = Block::<R::Row>::payload_bytes(have);
         if let Some(first) = self.room_before(block, header, align, needed, with_next) {
-            // SAFETY: both lie in the run of `first`, whose links were taken out of their lists.
+            // SAFETY: both lie in the joined block at `first`, whose links were taken out of their
+            // list.
             unsafe { core::ptr::copy(block.as_ptr(), first.as_ptr(), old_bytes) };
             let joined = first.header().granules();
             let kept = self.cut(first, rounded.min(joined - have + with_next));
@@ -179,7 +181,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             return Ok((NonNull::new(first.as_ptr()), None));
         }
         let Some(new) = self.memalign(align, size) else { return Ok((None, None)) };
-        // SAFETY: the old block has that many bytes, and the new one more, since `needed` exceeds
+        // SAFETY: the old block has that many bytes. The new one has more, since `needed` exceeds
         // `with_next`. They overlap only if headers were overwritten.
         unsafe { core::ptr::copy(ptr.as_ptr(), new.as_ptr(), old_bytes) };
         // SAFETY: the caller's promise; the block was found sound above.
@@ -187,8 +189,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok((Some(new), free_pool))
     }
 
-    /// Resizes a used block to `needed` granules and what rounding adds, where it is; or tells how many it has together
-    /// with the free block after it, if those are too few.
+    /// Resizes a used block in place to `needed` granules and what rounding adds. If the block and
+    /// the free one after it have too few granules together, returns how many they have.
     #[inline(always)]
     fn stretch(
         &mut self,
@@ -202,16 +204,16 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if needed > with_next {
             return Err(with_next);
         }
-        // The preferred size. If what is there is enough without it, that is used; only otherwise
-        // does the block move.
+        // The preferred size. What the block and the free one after it have is enough without the
+        // rounding, too: the block moves only if they have less than needed.
         let rounded = Bin::round_up::<R::Row>(needed).0;
         let kept = self.cut(block, rounded.min(with_next));
         self.note_resized(have, kept);
         Ok(())
     }
 
-    /// Joins a used block with the free one before it, counting on the free one after it, into one
-    /// used block whose payload is aligned, if together they have `needed` granules.
+    /// Joins a used block with the free one before it into one used block whose payload is aligned,
+    /// if both and the free one after them together have `needed` granules.
     #[inline(always)]
     fn room_before(
         &mut self,
@@ -254,8 +256,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Resizes a used block to `granules`, which it has by itself or with the free block after it;
-    /// returns how many it has afterwards.
+    /// Resizes a used block to `granules`, which it has alone or with the free block after it.
+    /// Returns how many it has afterwards.
     #[inline(always)]
     fn cut(&mut self, block: Block<R::Row>, granules: usize) -> usize {
         let header = block.header();
