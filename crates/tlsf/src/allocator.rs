@@ -1,10 +1,13 @@
-//! Heaps as allocators of Rust collections: `Vec::new_in(&heap)`. The trait is that of the crate `allocator-api2`, which
-//! stands in for `core::alloc::Allocator` on stable Rust (feature `allocator-api2`).
+//! Heaps as allocators of Rust collections: `Vec::new_in(&heap)`. The trait is that of the crate
+//! `allocator-api2`, which stands in for `core::alloc::Allocator` on stable Rust (feature
+//! `allocator-api2`).
 //!
-//! What takes no bytes takes no block: its address is its alignment. Collections give back such addresses that they have
-//! made themselves, so a block of that size could not be told from them.
+//! A layout of zero bytes takes no block: its address is its alignment. Collections make up such
+//! addresses themselves and give them back, so the heap could not tell them from blocks of that
+//! size.
 //!
-//! It is references that implement the trait: a collection then cannot outlive the heap, and a leaked one's contents
+//! References implement the trait, not the heaps. So a collection cannot outlive the heap, and the
+//! contents of a leaked collection are borrowed no longer than the heap is.
 //! are borrowed no longer than the heap is.
 
 use core::alloc::Layout;
@@ -18,8 +21,8 @@ use crate::error::Misuse;
 use crate::locked::{Heap, Locked, Refused, end, realloc_behind};
 use crate::sharded::Sharded;
 
-/// A [`Sharded`] heap as the threads of one CPU see it, for collections: what they allocate comes from that CPU's shard,
-/// what they free goes to whichever has it. Made by [`Sharded::on`].
+/// A [`Sharded`] heap as the threads of one CPU see it, for collections. They allocate from that
+/// CPU's shard, and free to the shard that has the block. [`Sharded::on`] makes it.
 #[derive(Debug)]
 pub struct OnCpu<'s, H> {
     heaps: &'s H,
@@ -37,13 +40,14 @@ impl<H> Copy for OnCpu<'_, H> {}
 impl<S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     Sharded<'_, S, SHARDS, CHUNKS, P>
 {
-    /// The heaps for a collection that is used on `cpu` (any number: a hint): `Vec::new_in(heaps.on(cpu))`.
+    /// The heaps for a collection that is used on `cpu` (any number: a hint):
+    /// `Vec::new_in(heaps.on(cpu))`.
     pub fn on(&self, cpu: usize) -> OnCpu<'_, Self> {
         OnCpu { heaps: self, cpu }
     }
 }
 
-/// The calls that all methods of the trait come down to.
+/// The calls that all methods of the trait reduce to.
 trait Shared {
     fn memalign(&self, align: usize, size: usize) -> Option<NonNull<u8>>;
 
@@ -75,13 +79,13 @@ unsafe fn deallocate(heap: &impl Shared, ptr: NonNull<u8>, layout: Layout) {
     if layout.size() == 0 {
         return;
     }
-    // SAFETY: the caller's promise, passed on; of a size above zero, so a block.
+    // SAFETY: the caller's promise, passed on; the size is above zero, so this is a block.
     if let Err(misuse) = unsafe { heap.free(ptr) } {
         end(&Refused { call: "deallocate", ptr: ptr.as_ptr(), misuse });
     }
 }
 
-/// Grows or shrinks, in place where that can be.
+/// Grows or shrinks, in place if possible.
 ///
 /// # Safety
 /// As for [`Allocator::grow`] or [`Allocator::shrink`].
@@ -95,13 +99,13 @@ unsafe fn resize(
     if old.size() == 0 || new.size() == 0 || !is_aligned {
         let moved = allocate(heap, new)?;
         let bytes = old.size().min(new.size());
-        // SAFETY: both have as many bytes, and one is new.
+        // SAFETY: both blocks have at least as many bytes, and one is new.
         unsafe { moved.cast::<u8>().copy_from_nonoverlapping(ptr, bytes) };
         // SAFETY: the caller's promise, passed on.
         unsafe { deallocate(heap, ptr, old) };
         return Ok(moved);
     }
-    // SAFETY: the caller's promise, passed on; of a size above zero, so a block.
+    // SAFETY: the caller's promise, passed on; the size is above zero, so this is a block.
     match unsafe { heap.realloc(ptr, new.align(), new.size()) } {
         Ok(Some(start)) => Ok(NonNull::slice_from_raw_parts(start, new.size())),
         Ok(None) => Err(AllocError),
@@ -114,8 +118,9 @@ unsafe fn resize(
 
 macro_rules! allocator {
     ($heap:ty: $($generics:tt)*) => {
-        // SAFETY: blocks are disjoint, of the size and the alignment asked for, and stay where they are until they are
-        // freed: the heap is borrowed, and its memory is its own for as long. Copies of the reference name one heap.
+        // SAFETY: blocks are disjoint, have the size and the alignment asked for, and stay where
+        // they are until they are freed: the heap is borrowed, and owns its memory for as long.
+        // Copies of the reference name one heap.
         unsafe impl<$($generics)*> Allocator for $heap {
             #[inline]
             fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {

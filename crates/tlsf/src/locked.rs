@@ -15,9 +15,9 @@ use crate::table::Rows;
 /// What [`Locked`] needs of a heap; [`Tlsf`] and [`Growing`] implement it.
 ///
 /// # Safety
-/// `memalign` gives exclusive memory of the size and alignment asked for, wherever the heap itself is moved; `realloc`
-/// keeps alignment and contents, `resize_in_place` contents; a block has as many bytes as `usable_size` says, which are
-/// fewer than any size that `resize_in_place` refuses.
+/// `memalign` gives exclusive memory of the size and alignment asked for, wherever the heap itself
+/// is moved. `realloc` keeps alignment and contents, `resize_in_place` contents. A block has as
+/// many bytes as `usable_size` says, which are fewer than any size that `resize_in_place` refuses.
 pub unsafe trait Heap {
     /// See [`Tlsf::memalign`].
     fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>>;
@@ -109,7 +109,8 @@ macro_rules! heap {
 heap!(R: Rows => Tlsf<R>);
 heap!(S: PageSource, R: Rows => Growing<S, R>);
 
-/// As [`Tlsf::realloc`], for a block of the heap behind `lock`; copies with the lock free, but for growing backward.
+/// As [`Tlsf::realloc`], for a block of the heap behind `lock`. Copies with the lock free, unless
+/// the block grows backward.
 ///
 /// # Safety
 /// As for [`Tlsf::realloc`].
@@ -131,30 +132,31 @@ pub(crate) unsafe fn realloc_behind<H: Heap, P: Park>(
         return unsafe { heap.realloc(ptr, align, size) };
     };
     drop(heap);
-    // SAFETY: two blocks of the caller's; the new one has at least `size` bytes, which are more than the old one has,
-    // since that could not be resized.
+    // SAFETY: two blocks of the caller's. The new one has at least `size` bytes. The old one has
+    // fewer, since it could not be resized.
     unsafe { new.copy_from_nonoverlapping(ptr, old_bytes) };
-    // SAFETY: the caller's promise: the block is the caller's to give up.
+    // SAFETY: the caller's promise: the caller may give up the block.
     unsafe { lock.lock().free(ptr) }?;
     Ok(Some(new))
 }
 
-/// A heap that threads share, using it one at a time. `P` is how a thread waits for its turn.
+/// A heap that threads share, one using it at a time. `P` is how a thread waits for its turn.
 ///
 /// ```
 /// use hectare_tlsf::{Locked, Tlsf};
 /// static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
 /// ```
-/// With memory in it, such a `static` serves as `#[global_allocator]`. If the heap then detects a
+/// Once it has memory, such a `static` serves as `#[global_allocator]`. If the heap then detects a
 /// misuse, the program ends with a panic message.
 ///
-/// Others wait for no copy: a block that must move is copied with the lock free. Only where no other block is large
-/// enough does it grow backward, which moves its contents under the lock.
+/// Other threads wait for no copy: a block that must move is copied with the lock free. Only if no
+/// other block is large enough does it grow backward, which moves its contents under the lock.
 ///
-/// An interrupt handler must not use it: one that interrupts whoever holds the lock waits for ever.
-/// Where handlers allocate, keep the heap, which is `Send`, in a cell that only critical sections reach.
-/// The same goes for threads of strict priorities on one processor (`SCHED_FIFO`) while `P` is [`SpinPark`]: a thread that
-/// polls does not let a lower one go on that holds the lock. Give them a `P` that sleeps, such as `hectare_pages::FutexPark`.
+/// An interrupt handler must not use it: if it interrupts the holder of the lock, it waits for
+/// ever. Where handlers allocate, keep the heap, which is `Send`, in a cell that only critical
+/// sections reach. The same holds for threads of strict priorities on one processor (`SCHED_FIFO`)
+/// while `P` is [`SpinPark`]: a thread that polls keeps a lower one that holds the lock from going
+/// on. Give such threads a `P` that sleeps, such as `hectare_pages::FutexPark`.
 #[derive(Debug)]
 pub struct Locked<H, P: Park = SpinPark> {
     pub(crate) lock: Lock<H, P>,
@@ -173,7 +175,8 @@ impl<H, P: Park> Locked<H, P> {
         Self { lock: Lock::new(heap) }
     }
 
-    /// Waits for the heap, for reading only: what others have allocated from it must stay.
+    /// Waits for the heap, for reading only: the memory that others have allocated from it must
+    /// stay.
     ///
     /// ```compile_fail,E0594
     /// # use hectare_tlsf::{Locked, Tlsf};
@@ -188,8 +191,8 @@ impl<H, P: Park> Locked<H, P> {
     /// Waits for the heap, for changing it.
     ///
     /// # Safety
-    /// The heap stays where it is while any of its blocks is in use: replacing it would end those
-    /// blocks' memory, and a heap swapped in would be given them by [`free`](Self::free).
+    /// The heap stays where it is while any of its blocks is in use. Replacing it would end those
+    /// blocks' memory, and [`free`](Self::free) would give those blocks to a heap swapped in.
     #[inline]
     pub unsafe fn lock_mut(&self) -> LockGuard<'_, H, P> {
         self.lock.lock()
@@ -225,8 +228,8 @@ pub(crate) struct Refused {
 }
 
 /// A misuse is a bug of the program that would corrupt the heap. A global allocator must not
-/// unwind, so the panic, which reports the misuse, ends the program here. It may allocate: nobody
-/// holds the lock.
+/// unwind, so the panic, which reports the misuse, ends the program here. It may allocate, since
+/// nobody holds the lock.
 #[cold]
 pub(crate) extern "C" fn end(&Refused { call, ptr, misuse }: &Refused) -> ! {
     panic!("{call}({ptr:p}): {misuse}");

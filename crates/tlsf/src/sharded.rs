@@ -10,8 +10,8 @@
 //!    and back; a chunk with a used block in it has an owner.
 //! 2. A block is freed by the shard that owns its chunk, whoever allocated it.
 //!
-//! Orderings: an owner is read `Relaxed`. Whoever frees a block got it, directly or not, from the
-//! thread that allocated it, and so also sees the earlier store of the owner.
+//! Orderings: an owner is read `Relaxed`. A thread that frees a block got it, directly or not, from
+//! the thread that allocated it, and so also sees the earlier store of the owner.
 
 use core::ptr::NonNull;
 
@@ -96,7 +96,7 @@ struct Member<'a, S: PageSource, const CHUNKS: usize> {
 }
 
 impl<S: PageSource, const CHUNKS: usize> Member<'_, S, CHUNKS> {
-    /// Gives chunks back to the set as they are.
+    /// Gives chunks back to the set without decommitting them.
     fn disown(&self, start: NonNull<u8>, bytes: usize) {
         let _changing = self.set.changing.lock();
         for owner in self.set.chunks_from(start, bytes) {
@@ -144,8 +144,8 @@ unsafe impl<S: PageSource, const CHUNKS: usize> PageSource for Member<'_, S, CHU
     }
 
     unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller's promise, passed on. If the source keeps the memory, only that is
-        // lost: heaps do not rely on zeroed regions.
+        // SAFETY: the caller's promise, passed on. If the source keeps the memory, only that memory
+        // is lost: heaps do not rely on zeroed regions.
         let _kept = unsafe { self.set.source.decommit(start, bytes) };
         self.disown(start, bytes);
     }
@@ -155,7 +155,7 @@ unsafe impl<S: PageSource, const CHUNKS: usize> PageSource for Member<'_, S, CHU
         // SAFETY: the chunks just reserved.
         let committed = unsafe { self.commit(start, bytes) };
         if committed.is_err() {
-            // `release` would decommit what is not committed.
+            // `release` would decommit chunks that are not committed.
             self.disown(start, bytes);
         }
         committed.map(|()| start)
@@ -164,11 +164,13 @@ unsafe impl<S: PageSource, const CHUNKS: usize> PageSource for Member<'_, S, CHU
 
 type Shard<'a, S, P, const CHUNKS: usize> = Padded<Lock<Growing<Member<'a, S, CHUNKS>>, P>>;
 
-/// `SHARDS` heaps (at most 255) over one set of chunks. A call takes constant time but for the waiting, unless it takes
-/// chunks from the set (it looks at each of them in turn, under the set's lock) or gives them back.
+/// `SHARDS` heaps (at most 255) over one set of chunks. A call takes constant time, apart from
+/// waiting, unless it takes chunks from the set (it looks at each chunk in turn, under the set's
+/// lock) or gives them back.
 ///
-/// It is no `GlobalAlloc`: it exists only once a set has been reserved, which no `static` can begin with, and it cannot ask
-/// which CPU a call is made on. Collections take it by `Sharded::on` (feature `allocator-api2`).
+/// It is no `GlobalAlloc`: it exists only once a set has been reserved, which no `static` can begin
+/// with, and it cannot ask which CPU a call is made on. Collections use it by `Sharded::on`
+/// (feature `allocator-api2`).
 #[derive(Debug)]
 pub struct Sharded<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park = SpinPark>
 {
@@ -192,7 +194,7 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     }
 
     /// As [`Tlsf::memalign`](crate::Tlsf::memalign), from the shard of `cpu` (any number: a hint),
-    /// or from another if that one has no room and the set has no chunk left.
+    /// or from another if that shard has no room and the set has no chunk left.
     #[inline]
     pub fn memalign(&self, cpu: usize, align: usize, size: usize) -> Option<NonNull<u8>> {
         let first = cpu % SHARDS;
@@ -201,9 +203,9 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
             .find_map(|shard| self.shards[shard].lock().memalign(align, size))
     }
 
-    /// As [`Tlsf::realloc`](crate::Tlsf::realloc), from any thread. The block stays with the shard that
-    /// has it; only if that has no room and the set has no chunk left is it copied to another. Others wait for no copy
-    /// ([`Locked`](crate::Locked)).
+    /// As [`Tlsf::realloc`](crate::Tlsf::realloc), from any thread. The block stays with its shard.
+    /// It is copied to another only if its own has no room and the set has no chunk left. Other
+    /// threads wait for no copy ([`Locked`](crate::Locked)).
     ///
     /// # Errors
     /// [`Misuse`], where the chunk or the header shows it.
@@ -226,7 +228,7 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
         let Some(new) = self.memalign(shard, align, size) else { return Ok(None) };
         // SAFETY: two blocks, each of at least so many bytes; nobody else uses either.
         unsafe { new.copy_from_nonoverlapping(ptr, old_bytes.min(size)) };
-        // SAFETY: the caller's promise: the block is the caller's to give up.
+        // SAFETY: the caller's promise: the caller may give up the block.
         unsafe { self.free(ptr) }?;
         Ok(Some(new))
     }

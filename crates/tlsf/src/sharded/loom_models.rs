@@ -60,7 +60,7 @@ unsafe impl PageSource for Watched {
     }
 }
 
-/// Two shards over `CHUNKS` chunks, and what they borrow, which must be dropped after them.
+/// Two shards over `CHUNKS` chunks, and what the shards borrow, which must be dropped after them.
 struct World<const CHUNKS: usize> {
     heaps: ManuallyDrop<Sharded<'static, Watched, 2, CHUNKS>>,
     set: *mut ChunkSet<Watched, CHUNKS>,
@@ -76,7 +76,7 @@ impl<const CHUNKS: usize> World<CHUNKS> {
     fn new() -> Arc<Self> {
         let bytes = (CHUNKS + 4) * CHUNK_BYTES;
         let buffer = Box::into_raw(std::vec![0; bytes].into_boxed_slice());
-        // SAFETY: our own, until `drop`.
+        // SAFETY: ours alone until `drop`.
         let inner = Fixed::new(unsafe { &mut *buffer }, CHUNK_BYTES);
         let chunks = [(); 2].map(UnsafeCell::new);
         let source = Watched { inner, changes: AtomicUsize::new(0), chunks };
@@ -87,10 +87,10 @@ impl<const CHUNKS: usize> World<CHUNKS> {
         Arc::new(Self { heaps: ManuallyDrop::new(heaps), set, buffer })
     }
 
-    /// Allocates, writes all of it, and gives the address.
+    /// Allocates a block, fills it, and returns its address.
     fn alloc(&self, cpu: usize, fill: u8) -> Option<usize> {
         let block = self.heaps.memalign(cpu, 16, 200)?;
-        // SAFETY: as large as asked for, and this thread's.
+        // SAFETY: the block is as large as asked for, and this thread's.
         unsafe { block.write_bytes(fill, 200) };
         // Memory may change hands between the write and the check.
         // SAFETY: lives until `drop`.
@@ -102,7 +102,7 @@ impl<const CHUNKS: usize> World<CHUNKS> {
     fn free(&self, address: usize, fill: u8) {
         let block = NonNull::new(with_exposed_provenance_mut::<u8>(address)).expect("an address");
         for byte in 0..200 {
-            // SAFETY: allocated so large, and this thread's.
+            // SAFETY: the block has so many bytes, and is this thread's.
             assert_eq!(unsafe { block.add(byte).read() }, fill);
         }
         // SAFETY: as above.
@@ -118,7 +118,7 @@ impl<const CHUNKS: usize> World<CHUNKS> {
 
 impl<const CHUNKS: usize> Drop for World<CHUNKS> {
     fn drop(&mut self) {
-        // SAFETY: once, and before what they borrow.
+        // SAFETY: dropped once, and before what the heaps borrow.
         unsafe { ManuallyDrop::drop(&mut self.heaps) };
         // SAFETY: made by `new`; nobody borrows it any more.
         drop(unsafe { Box::from_raw(self.set) });
@@ -141,8 +141,8 @@ fn spawn<T: Send + 'static>(
     builder.spawn(body).expect("a thread of the model")
 }
 
-/// Two threads want the one chunk: it has one owner at a time, and no two blocks at one place at a
-/// time.
+/// Two threads want the one chunk. It has one owner at a time, and no two blocks are at one place
+/// at a time.
 #[test]
 fn loom_two_shards_never_own_the_same_chunk() {
     model(|| {
@@ -161,7 +161,8 @@ fn loom_two_shards_never_own_the_same_chunk() {
     });
 }
 
-/// A block changes hands: whoever frees it finds its owner while that owner keeps allocating.
+/// A block changes hands: the thread that frees it finds its owner while that owner keeps
+/// allocating.
 #[test]
 fn loom_a_block_is_freed_by_another_thread() {
     model(|| {
