@@ -1,4 +1,5 @@
-//! Collections whose memory is one array: they grow where they are, and none of them can take what others need.
+//! Collections whose memory is one array. They grow in place, and none takes memory that others
+//! need.
 //!
 //! `cargo run -p hectare-tlsf --example collections`
 
@@ -27,7 +28,7 @@ fn main() -> Result<(), std::boxed::Box<dyn std::error::Error>> {
     names.insert("sum", Box::try_new_in(sum, &heap).map_err(|_| "no room")?);
     println!("sum {}, {} bytes used", names["sum"], heap.lock().stats().used_bytes);
 
-    // More than the array has is refused; the vector stays as it was.
+    // A request for more than the array has is refused; the vector stays as it was.
     assert!(samples.try_reserve(100_000).is_err());
     assert_eq!(samples.len(), 1000);
     drop((samples, names));

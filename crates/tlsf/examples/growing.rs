@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let kept = heap.malloc(10).ok_or("the system has no memory left")?;
     // SAFETY: a block of this heap that is used no more.
     unsafe { heap.free(block) }?;
-    // SAFETY: not used any more; the heap says what is wrong with it.
+    // SAFETY: the program no longer uses the block; the heap says what is wrong with the pointer.
     println!("again: {}", unsafe { heap.free(block) }.unwrap_err());
     // SAFETY: a block of this heap that is used no more.
     unsafe { heap.free(kept) }?;

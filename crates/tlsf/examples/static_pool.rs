@@ -22,14 +22,14 @@ static MEMORY: Memory = Memory(UnsafeCell::new([0; POOL_BYTES]));
 #[global_allocator]
 static HEAP: StaticHeap = StaticHeap(Locked::new(Tlsf::new()));
 
-/// A heap that takes its pool with the first call: a hosted program allocates before `main`. Firmware
-/// adds it at its entry point, and makes the `Locked` itself the global allocator.
+/// A heap that takes its pool at the first call, since a hosted program allocates before `main`.
+/// Firmware adds the pool at its entry point, and makes the `Locked` itself the global allocator.
 struct StaticHeap(Locked<Tlsf>);
 
-// SAFETY: passes every call on to `Locked`, with the memory it has.
+// SAFETY: every call goes to `Locked`, whose heap has memory by then.
 unsafe impl std::alloc::GlobalAlloc for StaticHeap {
     unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
-        // SAFETY: it is given memory and asked for some, and stays the heap.
+        // SAFETY: the heap is only given memory and asked for some. It stays where it is.
         let mut heap = unsafe { self.0.lock_mut() };
         if heap.stats().pools == 0 {
             let start = NonNull::new(MEMORY.0.get()).expect("a static's address").cast();

@@ -16,10 +16,10 @@ mod cases;
 mod corruption;
 mod growth;
 
-/// The environment variable that makes the soak tests as long as wanted.
+/// The environment variable that sets how long the soak tests run.
 const SOAK_OPS: &str = "HECTARE_SOAK_OPS";
 
-/// How often a run checks the whole heap at most.
+/// The most checks of the whole heap in a run.
 const MOST_CHECKS: u64 = 20_000;
 
 pub(crate) fn soak_ops(default: u64) -> u64 {
@@ -48,7 +48,7 @@ impl Random {
         (self.next() >> 33) as usize % end
     }
 
-    /// Small sizes more often than large ones, up to `2^max_log2`.
+    /// A random size up to `2^max_log2`, small ones more often than large ones.
     pub(crate) fn size(&mut self, max_log2: usize) -> usize {
         let log2 = self.below(max_log2 + 1);
         self.below(1 << log2)
@@ -72,8 +72,8 @@ impl Arena {
 /// of every index width but the narrowest at its finest granule.
 const RESERVATION_BYTES: usize = 8 << 20;
 
-/// Memory in which pools are placed at random. It is aligned to its size, so that a run is
-/// determined by its seed alone, and not by where the system put the memory.
+/// Memory in which pools are placed at random. It is aligned to its size, so that the seed alone
+/// determines a run, not where the system put the memory.
 struct Reservation {
     start: NonNull<u8>,
     layout: Layout,
@@ -86,7 +86,7 @@ impl Reservation {
         Self { start: NonNull::new(start).expect("memory for a test"), layout }
     }
 
-    /// Three places for pools of `pool_bytes`, in any order, at any multiple of 16 bytes; every
+    /// Three places for pools of `pool_bytes`, in any order, at any multiple of 16 bytes. Every
     /// other time they touch.
     fn places(&mut self, random: &mut Random, pool_bytes: usize) -> [NonNull<u8>; 3] {
         let touching = random.below(2) == 0;
@@ -149,7 +149,7 @@ impl Shadow {
 
     fn check(ptr: NonNull<u8>, bytes: usize, fill: u8) {
         let contents = unsafe { core::slice::from_raw_parts(ptr.as_ptr(), bytes) };
-        // Without an early exit at the first difference, so that many bytes are compared at a time.
+        // No early exit at the first difference, so that many bytes are compared at a time.
         let difference = contents.iter().fold(0, |bits, &byte| bits | (byte ^ fill));
         assert_eq!(difference, 0, "contents of a block changed");
     }
@@ -164,7 +164,7 @@ impl Shadow {
     }
 }
 
-/// How the random operations of one run are mixed: a random subset of all, randomly weighted.
+/// How the random operations of one run are mixed: a random subset of all, with random weights.
 struct Weights([usize; 5]);
 
 impl Weights {
@@ -204,7 +204,7 @@ where
     let granule = 1usize << S::GRANULE_LOG2;
     let max_log2 = pool_bytes.ilog2() as usize;
     let mut weights = Weights::swarm(&mut random);
-    // Checking takes time proportional to the number of blocks: small pools are checked at every
+    // Checking takes time proportional to the number of blocks. So small pools are checked at every
     // step, and long runs `MOST_CHECKS` times.
     let period = (pool_bytes as u64 / 16384).max(ops / MOST_CHECKS).max(1);
     for op in 0..ops {
@@ -331,8 +331,8 @@ soaks! {
     soak_tiny_granule_2: u16, 16, 2, 11, 4096;
 }
 
-/// A run that once wrote past a block's end: `realloc` to a size that the block reaches, though not
-/// to the size's class.
+/// A run that once wrote past a block's end: `realloc` to a size that the block reaches, although
+/// it does not reach the size's class.
 #[test]
 fn soak_that_found_the_overlong_copy() {
     soak::<Row<u32, 2, 8>, 20>(300, 4_000, 8192);

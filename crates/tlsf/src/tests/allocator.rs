@@ -1,4 +1,4 @@
-//! Collections over the heaps, and the trait's methods beside a shadow.
+//! Collections over the heaps, and the trait's methods compared with a shadow.
 
 use allocator_api2::alloc::{AllocError, Allocator};
 use allocator_api2::boxed::Box;
@@ -6,7 +6,8 @@ use hectare_pages::Fixed;
 
 use super::*;
 
-/// A layout of any size to `2^max_log2` bytes, often of none, and any alignment to 4 KiB.
+/// A layout of any size up to `2^max_log2` bytes, often of zero bytes, and any alignment up to
+/// 4 KiB.
 fn layout(random: &mut Random, max_log2: usize) -> Layout {
     let bytes = if random.below(8) == 0 { 0 } else { random.size(max_log2) };
     Layout::from_size_align(bytes, 1 << random.below(13)).expect("a valid layout")
@@ -43,7 +44,7 @@ fn churn(heap: impl Allocator, seed: u64, ops: usize) {
             }
             continue;
         }
-        // What has no bytes is in no shadow.
+        // No shadow has blocks of zero bytes.
         let (start, old, fill) = match (empty.pop(), live) {
             (Some((start, old)), _) => (start, old, 0),
             (None, Some((start, live))) => {
@@ -134,7 +135,7 @@ fn what_has_no_bytes_takes_no_block() {
     // Not even of a heap without memory.
     let heap: Locked<Tlsf> = Locked::new(Tlsf::new());
     let nothing = Box::new_in((), &heap);
-    // A slice of nothing begins at an address that no allocator gave.
+    // An empty slice begins at an address that no allocator gave.
     let empty = allocator_api2::vec::Vec::<u64, _>::new_in(&heap).into_boxed_slice();
     assert_eq!((*nothing, empty.len()), ((), 0));
     drop((nothing, empty));
@@ -148,7 +149,7 @@ fn a_vector_grows_and_shrinks_where_it_is() {
     let mut numbers = allocator_api2::vec::Vec::with_capacity_in(16, &heap);
     numbers.extend(0..16_u32);
     let place = numbers.as_ptr();
-    // Two of more than half of the heap it does not have.
+    // The heap does not have room for two blocks of more than half of it.
     numbers.reserve_exact(12 << 10);
     assert_eq!(numbers.as_ptr(), place);
     numbers.shrink_to_fit();
@@ -160,7 +161,7 @@ fn a_vector_grows_and_shrinks_where_it_is() {
 fn a_map_of_widely_aligned_boxes_gives_everything_back() {
     #[repr(align(256))]
     struct Wide(u32);
-    // Four times as much as both maps take.
+    // Four times what both maps take.
     let mut buffer = std::vec![0u8; 3 << 20];
     let source = Fixed::new(&mut buffer, 4096);
     let set = ChunkSet::<_, 32>::new(&source, 64 << 10).expect("2 MiB fit");

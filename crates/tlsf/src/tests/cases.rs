@@ -46,7 +46,7 @@ fn every_pool_size_is_usable_to_its_last_granule() {
 fn what_lies_before_the_first_pool_is_foreign_whatever_is_there() {
     let mut arena = Arena::new(4096);
     let before = unsafe { arena.start().add(16) };
-    // What would be the header of a used block of two granules.
+    // Looks like the header of a used block of two granules.
     unsafe { before.cast::<u32>().sub(1).write(2 << 2) };
     let mut heap: Tlsf = Tlsf::new();
     unsafe { heap.add_pool(arena.start().add(64), 4000) }.expect("a pool that fits");
@@ -137,7 +137,7 @@ fn fragmentation_is_told_from_exhaustion() {
     }
     assert_eq!(heap.malloc(200), None);
     assert_eq!(heap.last_failure(), Some(Failure::Fragmented));
-    // All that is free would be just enough.
+    // All free bytes together would be just enough.
     assert_eq!(heap.malloc(heap.stats().free_bytes - 4), None);
     assert_eq!(heap.last_failure(), Some(Failure::Fragmented));
 }
@@ -159,14 +159,14 @@ fn the_peak_stays_when_blocks_go() {
 
 #[test]
 fn a_request_that_only_its_own_list_can_serve_looks_at_four_blocks_of_it() {
-    // Pools of one block each; those of 129 to 132 granules share a list, where the last comes
-    // first.
+    // Pools of one block each. Blocks of 129 to 132 granules share a list, whose first block is the
+    // last one added.
     let least = 16 * 129 - 4;
     for (in_front, served) in [(3, true), (4, false)] {
         let mut arena = Arena::new(16384);
         let mut heap: Tlsf = Tlsf::new();
         let mut start = arena.start();
-        // The first free block of all is in no list.
+        // The very first free block is in no list.
         for granules in [2, 132].into_iter().chain([129].repeat(in_front)) {
             let bytes = 16 * granules + 16;
             unsafe { heap.add_pool(start, bytes) }.expect("a pool of one block");
@@ -180,8 +180,8 @@ fn a_request_that_only_its_own_list_can_serve_looks_at_four_blocks_of_it() {
     }
 }
 
-/// A heap over a pool of one free block for each number of granules, one behind the other. The
-/// first is the victim, the others are in the lists. Also returns where each begins.
+/// A heap over pools of one free block each, one for each number of granules, one behind the other.
+/// The first block is the victim, the others are in the lists. Also returns where each begins.
 fn heap_of<const POOLS: usize>(
     arena: &mut Arena,
     granules: [usize; POOLS],
@@ -204,7 +204,7 @@ fn usable_granules(heap: &Tlsf, block: NonNull<u8>) -> usize {
 #[test]
 fn the_largest_allocatable_size_is_that_of_the_victim_or_of_the_largest_block_looked_at() {
     let mut arena = Arena::new(16384);
-    // The first is the victim; of the others, which share a list, the last comes first.
+    // The first is the victim. The others share a list, whose first block is the last one added.
     for granules in [[2, 129, 132], [2, 132, 129], [140, 129, 132]] {
         let (mut heap, _) = heap_of(&mut arena, granules);
         let largest = granules.into_iter().max().expect("three blocks");
@@ -302,7 +302,7 @@ fn validate_finds_every_overwritten_word_of_the_heap() {
     let mut arena = Arena::new(2048);
     let (mut heap, _) = heap_over(&mut arena, 2048);
     let blocks: Vec<_> = (0..8).map(|i| heap.malloc(40 * (i % 3) + 12).expect("room")).collect();
-    // All of one size: the last one freed is the first of their list, whose `prev` is not kept.
+    // All of one size: the block freed last is the first of their list, whose `prev` is not kept.
     for block in blocks.iter().step_by(3) {
         assert_eq!(unsafe { heap.free(*block) }, Ok(()));
     }
@@ -319,7 +319,7 @@ fn validate_finds_every_overwritten_word_of_the_heap() {
         let word = block.payload.cast::<u32>();
         words.push(unsafe { word.sub(1) });
         if !block.used {
-            // What was left of the pool is the victim, which is in no list.
+            // The rest of the pool is the victim, which is in no list.
             let victim = block.payload_bytes > 12;
             if !victim {
                 words.push(word);
@@ -336,7 +336,7 @@ fn validate_finds_every_overwritten_word_of_the_heap() {
     for word in words {
         let good = unsafe { word.read() };
         for bad in [!good, good ^ 1, good ^ 2, good ^ 4, good.wrapping_add(64), 0, u32::MAX] {
-            // Whether a pool is the source's depends on a single bit.
+            // A single bit tells whether a pool is the source's.
             if bad != good && (word != pool_size || bad != good ^ 2) {
                 unsafe { word.write(bad) };
                 assert!(heap.validate().is_err(), "{good:#x} overwritten by {bad:#x}");
@@ -347,7 +347,7 @@ fn validate_finds_every_overwritten_word_of_the_heap() {
     }
 }
 
-/// A block too small to be a free one, with neighbours that agree with it.
+/// A block too small to be free, with neighbours that agree with it.
 #[test]
 fn validate_sees_a_block_below_the_least_size() {
     use crate::block::Header;
@@ -362,8 +362,8 @@ fn validate_sees_a_block_below_the_least_size() {
     assert_eq!(heap.validate(), Err(Corruption::Size(payload.addr().get())));
 }
 
-/// Where sizes have as many bits as addresses, the end that a size leads to may be no address. The mark of a
-/// free block would have the first block joined to what lies before the pool.
+/// If sizes have as many bits as addresses, the end that a size leads to may be no address. The
+/// mark of a free block would join the first block to what lies before the pool.
 #[test]
 fn a_pool_whose_size_is_overwritten_is_found_broken() {
     let mut arena = Arena::new(4096);
@@ -427,7 +427,7 @@ fn realloc_grows_backward_over_exactly_what_it_needs() {
     assert_eq!(heap.validate(), Ok(()));
 }
 
-/// What stands before an aligned block is less than the alignment and a least block together.
+/// The gap before an aligned block is less than the alignment and a smallest block together.
 #[test]
 fn an_aligned_request_is_served_by_the_least_block_that_is_certain_to_have_room() {
     fn check<S: Shape, const FIRST: usize>()
@@ -489,7 +489,7 @@ fn what_realloc_has_left_is_not_freed_again() {
 
 #[test]
 fn realloc_stays_where_the_size_fits_though_its_class_does_not() {
-    // Classes are 256 granules wide there: 942 granules are rounded to 1024.
+    // Classes of this size are 256 granules wide: 942 granules are rounded to 1024.
     let mut arenas = [(); 3].map(|()| Arena::new(8192));
     let mut heap: Tlsf<[Row<u32, 2, 8>; 20]> = Tlsf::new();
     let pool = |arena: &mut Arena, granules: usize| (arena.start(), 8 * granules + 16);
@@ -497,7 +497,7 @@ fn realloc_stays_where_the_size_fits_though_its_class_does_not() {
     unsafe { heap.add_pool(start, bytes) }.expect("fits");
     let block = heap.malloc(8 * 1016 - 4).expect("the whole pool");
     unsafe { block.write_bytes(7, 8 * 1016 - 4) };
-    // This pool, found by probing the list below, serves 942 granules, but does not have 1016.
+    // Probing the list below finds this pool. It serves 942 granules, but does not have 1016.
     let (start, bytes) = pool(&mut arenas[1], 985);
     unsafe { heap.add_pool(start, bytes) }.expect("fits");
     assert_eq!(unsafe { heap.realloc(block, 8, 942 * 8 - 4) }, Ok(Some(block)));
@@ -569,7 +569,7 @@ fn a_pool_that_leads_out_of_reach_at_either_end_is_refused() {
     let mut heap: TinyTlsf = Tlsf::new();
     unsafe { heap.add_pool(middle, 4096) }.expect("the first");
     let mut add = |start| unsafe { heap.add_pool(start, STEP) };
-    // Half a MiB to each side: the sixth begins or ends within it.
+    // Half a MiB to each side: the sixth pool begins or ends within it.
     for pool in 0..5 {
         assert!(add(unsafe { middle.add(4096 + pool * STEP) }).is_ok());
         assert!(add(unsafe { middle.sub((pool + 1) * STEP) }).is_ok());
@@ -602,7 +602,7 @@ fn a_pool_is_in_reach_to_the_last_granule_at_either_end() {
     assert_eq!(heap.validate(), Ok(()));
 }
 
-/// A memory that would end past the last address: whatever the sum is, it is not a pool.
+/// Memory that would end past the last address: whatever the sum is, it is not a pool.
 #[test]
 fn a_pool_that_leads_past_the_last_address_is_refused() {
     let mut arena = Arena::new(4096);
@@ -616,8 +616,8 @@ fn a_pool_that_leads_past_the_last_address_is_refused() {
     assert_eq!((heap.stats().pools, heap.validate()), (0, Ok(())));
 }
 
-/// Tables with more rows than there are sizes: an index width of 16 bits leaves 14 for a size, and no
-/// block is larger than half of the address space.
+/// Tables with more rows than there are sizes: an index width of 16 bits leaves 14 for a size, and
+/// no block is larger than half of the address space.
 #[test]
 fn a_heap_with_too_many_rows_has_no_larger_blocks() {
     let mut arena = Arena::new(520 << 10);
@@ -675,7 +675,7 @@ fn the_control_structure_fits_its_pool() {
     assert!(size_of::<TinyTlsf>() <= 256, "{}", size_of::<TinyTlsf>());
 }
 
-/// With two lists a row, half of the sizes of the last row are past the start of its last list.
+/// With two lists a row, half of the sizes of the last row lie past the start of its last list.
 #[test]
 fn the_sizes_of_the_last_list_are_resized_and_aligned_too() {
     let mut arena = Arena::new(64 << 10);
@@ -699,7 +699,7 @@ fn the_sizes_of_the_last_list_are_resized_and_aligned_too() {
     assert_eq!(heap.memalign(1024, 65_000), None);
     assert_eq!(heap.last_failure(), Some(Failure::TooLarge));
     assert_eq!((heap.stats().used_bytes, heap.validate()), (0, Ok(())));
-    // With the alignment it asks for all granules of the largest block.
+    // With the alignment this asks for all granules of the largest block.
     let granules = heap.max_block_bytes() / 16 - 64;
     let aligned = heap.memalign(1024, 16 * granules - 2).expect("the whole pool is free");
     assert_eq!(unsafe { heap.free(aligned) }, Ok(()));
@@ -707,7 +707,7 @@ fn the_sizes_of_the_last_list_are_resized_and_aligned_too() {
     assert_eq!(heap.last_failure(), Some(Failure::TooLarge));
 }
 
-/// The bitmap of this table ends with its last list, and what follows it is not a bitmap.
+/// The bitmap of this table ends with its last list; what follows is no bitmap.
 #[test]
 fn a_size_past_the_last_list_is_not_looked_for_behind_it() {
     let mut arena = Arena::new(4096);
@@ -720,7 +720,8 @@ fn a_size_past_the_last_list_is_not_looked_for_behind_it() {
     assert_eq!(heap.validate(), Ok(()));
 }
 
-/// The class of such a size would begin behind the last list. Here the word behind the bitmap is the head of the first list.
+/// The class of such a size would begin behind the last list. The word behind the bitmap is the
+/// head of the first list.
 #[test]
 fn a_size_above_the_last_class_is_found_though_the_first_list_has_a_block() {
     let mut arena = Arena::new(2048);

@@ -1,15 +1,15 @@
-//! Pools of which any word may be overwritten: what is promised about a heap that a program has
-//! damaged.
+//! Pools of which any word may be overwritten: what the library promises about a heap that a
+//! program has damaged.
 //!
 //! Indices of 16 bits lead only into the MiB around the first pool, and sizes of 14 bits at most
-//! 256 KiB further. So the memory around the pool belongs to the test as well: whatever the words
-//! say, no call leaves it, and each one ends; `validate` also does not panic.
+//! 256 KiB further. So the memory around the pool belongs to the test as well. Whatever the words
+//! say, no call leaves that memory, and each call ends. `validate` does not panic either.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 
-/// More than any index and two sizes reach, to both sides of a pool in its middle.
+/// More than any index and two sizes reach, on both sides of a pool in the middle.
 const REACH_BYTES: usize = 8 << 20;
 const POOL_BYTES: usize = 16 << 10;
 
@@ -39,7 +39,8 @@ impl<'a> Damaged<'a> {
         unsafe { self.memory.start.add(REACH_BYTES / 2 + 2 * number) }.cast()
     }
 
-    /// Overwrites a word with what is likely to mislead: a flag changed, another word, any value.
+    /// Overwrites a word with a value that is likely to mislead: a changed flag, another word, any
+    /// value.
     fn damage(&self, random: &mut Random) {
         let word = self.word(random.below(POOL_BYTES / 2));
         let old = unsafe { word.read() };
@@ -98,7 +99,7 @@ fn damaged_headers_mislead_no_call_out_of_reach_nor_into_a_loop() {
             heap.damage(&mut random);
         }
         for _ in 0..40 {
-            // An overflowing sum is also a way to end, and so is a list past the table.
+            // A panic is also a way to end: at an overflowing sum, or at a list past the table.
             let call = AssertUnwindSafe(|| heap.call(&mut random));
             ended_by_a_check += u64::from(catch_unwind(call).is_err());
             calls += 1;
@@ -108,8 +109,8 @@ fn damaged_headers_mislead_no_call_out_of_reach_nor_into_a_loop() {
     assert!(ended_by_a_check < calls / 20, "{ended_by_a_check} of {calls}");
 }
 
-/// A used block whose header is overwritten is refused, or freed as the header says; either way
-/// `validate` would have reported it before.
+/// The heap refuses a used block whose header is overwritten, or frees it as the header says.
+/// Either way `validate` would have reported it before.
 #[test]
 fn validate_finds_every_damaged_header_before_it_misleads() {
     let memory = Reservation::new(REACH_BYTES);

@@ -80,7 +80,7 @@ fn dropping_or_trimming_gives_kept_regions_back() {
     assert_eq!(heap.counts().put_mem_calls, 0);
     heap.trim();
     assert_eq!(source.free_pages(), source.page_count());
-    // All of its region: the rest is too small to be split off.
+    // The block takes all of its region: the rest is too small to be split off.
     let live = heap.malloc(11_868).expect("the source has room");
     heap.trim();
     assert_eq!((heap.heap().stats().free_bytes, heap.counts().region_bytes), (0, 12 << 10));
@@ -131,7 +131,7 @@ fn a_source_that_has_no_more_is_the_reason_given() {
 
 #[test]
 fn the_callers_pool_is_used_first_and_never_given_to_the_source() {
-    // Of one vector: a heap's pools lie within 32 GiB.
+    // From one vector, since a heap's pools lie within 32 GiB.
     let mut buffer = std::vec![0u8; 72 << 10];
     let (pool, rest) = buffer.split_at_mut(8192);
     let source = Fixed::new(rest, 4096);
@@ -157,7 +157,7 @@ fn a_region_that_the_heap_cannot_take_goes_back() {
     let first = heap.malloc(100).expect("the source has room");
     let between = source.get(600 << 10, 4096).expect("the source has room");
     let free_pages = source.free_pages();
-    // Farther from the first than the index width reaches.
+    // The next region lies farther from the first than the index width reaches.
     assert_eq!(heap.malloc(100_000), None);
     assert_eq!(heap.heap().last_failure(), Some(Failure::Source));
     assert_eq!(source.free_pages(), free_pages);
@@ -165,7 +165,8 @@ fn a_region_that_the_heap_cannot_take_goes_back() {
     unsafe { source.release(between, 600 << 10) };
 }
 
-/// Also where what rounding and aligning may add does not fit the largest pool, and where that does not end with a page.
+/// This holds also if what rounding and aligning may add does not fit the largest pool, and if that
+/// pool does not end at a page boundary.
 #[test]
 fn a_growing_heap_serves_all_that_its_largest_block_has_room_for() {
     fn check<T: Shape, const FIRST: usize>(page_bytes: usize)
@@ -245,7 +246,7 @@ fn a_region_has_room_for_what_it_was_taken_for() {
     }
     check::<Row<u32, 2>>();
     check::<Row<usize, 32>>();
-    // Those whose smallest blocks have more granules than the size needs.
+    // Heaps whose smallest blocks have more granules than the size needs.
     check::<Row<u32, 32, 4>>();
     check::<Row<usize, 2, 8>>();
 }
@@ -291,7 +292,7 @@ fn chunks_that_no_source_can_reserve_are_refused() {
     let source = Fixed::new(&mut buffer, 4096);
     let too_many = ChunkSet::<_, 2>::new(&source, 1 << (usize::BITS - 1));
     assert_eq!(too_many.err(), Some(hectare_pages::SourceError::Exhausted));
-    // With chunks of half a page nothing would be reserved, and those of three are not aligned.
+    // With chunks of half a page nothing would be reserved; chunks of three pages are not aligned.
     for bytes in [2048, 3 * 4096] {
         let wrong = std::panic::AssertUnwindSafe(|| ChunkSet::<_, 1>::new(&source, bytes).is_ok());
         assert!(std::panic::catch_unwind(wrong).is_err(), "chunks of {bytes} bytes");
@@ -318,7 +319,7 @@ fn each_cpu_has_a_shard_and_the_reservation_goes_back() {
     assert_eq!(source.free_pages(), source.page_count());
 }
 
-/// In separate processes, since each ends its own.
+/// In separate processes, since each case ends its own.
 #[test]
 fn misuse_of_an_allocator_ends_the_program_and_does_not_unwind() {
     const NAME: &str = "misuse_of_an_allocator_ends_the_program_and_does_not_unwind";
@@ -327,7 +328,7 @@ fn misuse_of_an_allocator_ends_the_program_and_does_not_unwind() {
     if let Ok(call) = std::env::var(CALL) {
         let mut arena = Arena::new(1 << 16);
         unsafe { HEAP.lock_mut().add_pool(arena.start(), 1 << 16) }.expect("fits");
-        // A panic message allocates, as it does when the heap is the program's.
+        // A panic message allocates, as it does if the heap is the program's.
         std::panic::set_hook(std::boxed::Box::new(|panic| {
             assert!(HEAP.memalign(8, 100).is_some());
             std::eprintln!("{panic}");
@@ -387,11 +388,11 @@ fn threads_share_a_locked_heap() {
     assert_eq!(HEAP.lock().stats().used_bytes, 0);
 }
 
-/// A heap that notes which of its methods are called, under the lock that it is behind.
+/// A heap that notes which of its methods are called under its lock.
 struct Noted {
     heap: Tlsf,
     calls: Vec<&'static str>,
-    /// Whether it goes on with `memalign` only once another thread waits for the lock, and marks the block.
+    /// Whether `memalign` goes on only once another thread waits for the lock, and marks the block.
     awaits_another: bool,
 }
 
@@ -467,7 +468,7 @@ fn others_wait_for_no_copy_where_another_block_has_room() {
     for block in [first, behind] {
         assert_eq!(unsafe { heap.free(block) }, Ok(()));
     }
-    // More than lies before or behind it, so it takes part of both.
+    // More than lies before or behind the block, so it takes part of both.
     resize(30_000, true, &["resize_in_place", "memalign", "realloc"]);
     assert_eq!(heap.lock().heap.validate(), Ok(()));
 }
@@ -478,7 +479,7 @@ static ANOTHER_WAITS: AtomicBool = AtomicBool::new(false);
 std::thread_local! {
     /// The block that this thread has marked.
     static MARKED: Cell<Option<NonNull<u8>>> = const { Cell::new(None) };
-    /// What it began with when this thread freed the lock.
+    /// The first byte of that block when this thread freed the lock.
     static AS_FREED: Cell<Option<u8>> = const { Cell::new(None) };
 }
 
