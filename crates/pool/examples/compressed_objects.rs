@@ -1,5 +1,6 @@
-//! Objects of any size in a dense pool, half of them freed, and compacted: what it costs at each
-//! moment. `cargo run --release -p hectare-pool --example compressed_objects`
+//! Objects of any size in a dense pool; half of them are freed, and the pool is compacted. Prints
+//! what the pool costs at each moment.
+//! `cargo run --release -p hectare-pool --example compressed_objects`
 
 use std::error::Error;
 
@@ -34,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     show("compacted", &pool);
     let mut bounce = vec![0; pool.max_size_bytes()];
     for (_, (handle, content)) in &kept {
-        // SAFETY: live and written; its handle is the same wherever it lies now.
+        // SAFETY: live and written; its handle is the same wherever the object lies now.
         unsafe { pool.read(*handle, &mut bounce, &mut |bytes| assert_eq!(bytes, content)) };
     }
     Ok(())

@@ -1,11 +1,11 @@
-//! What xv's layout leaves open, measured: a model of the pool with its choices as parameters runs
-//! the flips of `hectare bench stress`, and prints each design's peak overhead over Ideal, everything
-//! counted, with its difference to the chosen one. The model of the chosen one must take exactly the
-//! pages that the pool takes. Before the designs it prints what pages could hold at best: the objects of
-//! the peak, all packed anew, the largest first, each where least is left.
+//! What xv's layout leaves open, measured. A model of the pool with its choices as parameters runs
+//! the flips of `hectare bench stress`. The example prints each design's peak overhead over Ideal,
+//! everything counted, with its difference to the chosen design. The model of the chosen design
+//! must take exactly the pages that the pool takes. First it prints what pages could hold at best:
+//! all objects of the peak packed anew, the largest first, each where least room is left.
 //!
-//! `cargo run --release -p hectare-pool --example xv_designs -- 200 page` (seeds, 20 unless told; only designs whose name has
-//! that)
+//! `cargo run --release -p hectare-pool --example xv_designs -- 200 page` (how many seeds, by
+//! default 20; only designs with that in their name)
 
 use hectare_pages::Os;
 use hectare_pool::{Pool, Xv};
@@ -18,13 +18,13 @@ const OTHER_BYTES: usize = 72;
 #[derive(Clone, Copy)]
 struct Design {
     name: &'static str,
-    /// Bytes before each object, what objects are rounded to, and what a page loses by it.
+    /// Bytes before each object, the unit that objects are rounded to, and what a page loses by it.
     layout: (usize, usize, usize),
     step_bytes: usize,
     tries: usize,
-    /// Of those tried the closest, not the first that is large enough.
+    /// The closest of those tried, not the first that is large enough.
     closest: bool,
-    /// Rests between these two are avoided: see `Lists::find`.
+    /// The design avoids rests between these two: see `Lists::find`.
     avoided: (usize, usize),
     place: Place,
     oldest_first: bool,
@@ -33,13 +33,13 @@ struct Design {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Search {
-    /// Some blocks of two lists: what a pool has time for.
+    /// Some blocks of two lists: as many as a pool has time for.
     Bounded,
-    /// All free blocks, for the one that is closest by the same rule.
+    /// All free blocks, for the closest one by the same rule.
     Everything,
-    /// All free blocks; of those that the rule finds equally good, one of the fullest page.
+    /// All free blocks; of blocks that the rule finds equally good, one of the fullest page.
     FullestPage,
-    /// As before, of the emptiest page.
+    /// The same, but one of the emptiest page.
     EmptiestPage,
 }
 
@@ -117,7 +117,7 @@ struct Model {
 /// The number of a page, and an offset in it.
 type Address = (usize, usize);
 
-/// A free block in a list, and the bytes of an object that it has room for.
+/// A free block in a list, and the bytes of the largest object that it has room for.
 #[derive(Clone, Copy)]
 struct Listed {
     at: Address,
@@ -274,7 +274,7 @@ enum Flip {
     Free(usize),
 }
 
-/// As `hectare bench stress` draws them.
+/// The flips as `hectare bench stress` draws them.
 fn flips(preferred_of_100: usize, seed: u64) -> Vec<Flip> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut live = 0_usize;
@@ -321,8 +321,8 @@ fn peaks<H>(
     peaks
 }
 
-/// The overhead of whom every free and every alloc lets pack all objects anew: at the peak of live
-/// bytes, which needs most.
+/// The overhead of an allocator that may pack all objects anew at every free and every alloc: at
+/// the peak of live bytes, where it needs most.
 fn packed_overhead(flips: &[Flip]) -> f64 {
     let (mut live, mut live_bytes, mut peak_bytes, mut at_peak) = (Vec::new(), 0, 0, Vec::new());
     for flip in flips {
@@ -360,7 +360,7 @@ fn model_peaks(design: Design, flips: &[Flip]) -> (usize, usize) {
     peaks(flips, alloc, |place| model.borrow_mut().free(place))
 }
 
-/// The overhead in percent; of the chosen design after a look at the pool itself.
+/// The overhead in percent. If `is_checked`, the pool itself must take what the model takes.
 fn overhead(design: Design, flips: &[Flip], is_checked: bool) -> f64 {
     let (ideal, pages) = model_peaks(design, flips);
     if is_checked {
@@ -374,7 +374,7 @@ fn overhead(design: Design, flips: &[Flip], is_checked: bool) -> f64 {
     ((pages + design.own_bytes()) as f64 / ideal as f64 - 1.0) * 100.0
 }
 
-/// Mean, and the standard error of it.
+/// The mean and its standard error.
 fn mean(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let count = values.clone().count() as f64;
     let mean = values.clone().sum::<f64>() / count;

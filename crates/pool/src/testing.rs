@@ -1,4 +1,4 @@
-//! The shadow model that every pool is tested against, each live handle with its exact payload, and
+//! The shadow model that every pool is tested against: each live handle with its exact payload. And
 //! the tests that every pool must pass, see [`shadow_tests`].
 
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ use crate::{Handle, NoObject, Pool, PoolError};
 
 /// A pool that can check all it holds.
 pub(crate) trait Validate: Pool {
-    /// Panics if an invariant does not hold. Only while no other thread is inside a call.
+    /// Panics if an invariant does not hold. Call it only while no other thread is inside a call.
     fn validate(&self);
 }
 
@@ -191,7 +191,8 @@ fn churn(
     shadow.verify_all(pool);
 }
 
-/// Long runs, of few objects checked after every operation, and of many checked now and then.
+/// Long runs: one of few objects, checked after every operation, and one of many, checked now and
+/// then.
 pub(crate) fn agrees_with_its_shadow<'a, P: Validate + 'a>(
     source: &'a Counted<Os>,
     make: impl Fn(&'a Counted<Os>, u64) -> P,
@@ -203,7 +204,7 @@ pub(crate) fn agrees_with_its_shadow<'a, P: Validate + 'a>(
         churn(&pool, &mut shadow, seed, (2000, 60), (1, |shadow| shadow.compare(&pool)));
         let runs = (soak_operations(20_000), 2000);
         churn(&pool, &mut shadow, !seed, runs, (97, |shadow| shadow.compare(&pool)));
-        // One that keeps its address space takes pages again without asking, and tables reserve
+        // A pool that keeps its address space takes pages again without asking, and tables reserve
         // up to twice what they use.
         if pool.name() != "dense" {
             let stats = pool.stats();
@@ -232,8 +233,8 @@ pub(crate) fn refuses_in_a_full_buffer(pool: &impl Validate) {
     shadow.compare(pool);
 }
 
-/// Makes every call that a run makes to the source fail in turn, first that one alone and then all
-/// from it on. The pool must refuse cleanly, stay sound, and work again once memory is back.
+/// Makes every call of a run to the source fail in turn, first that call alone and then all from it
+/// on. The pool must refuse cleanly, stay sound, and work again once memory is back.
 pub(crate) fn survives_every_refusal<'a, P: Validate + 'a>(
     failing: &'a Failing<Counted<Os>>,
     make: impl Fn(&'a Failing<Counted<Os>>) -> Option<P>,
@@ -289,7 +290,7 @@ pub(crate) fn serves_from_tiny_pages(pool: &impl Validate) {
     shadow.compare(pool);
 }
 
-/// Three threads with objects of their own, a fourth that compacts without a pause.
+/// Three threads with objects of their own, and a fourth that compacts without a pause.
 pub(crate) fn threads_share_it_while_it_is_compacted(pool: &impl Validate) {
     let done = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -332,7 +333,7 @@ impl<const POOL: usize> Park for Noted<POOL> {
     }
 }
 
-/// One that only spun would keep its CPU from a reader that was preempted for as long as it may run.
+/// A thread that only spun would keep its CPU from a preempted reader for as long as it may run.
 pub(crate) fn who_waits_for_a_reader_gives_way<const POOL: usize>(pool: &impl Pool) {
     let mut shadow = Shadow::new(pool, 0);
     shadow.alloc(pool, 100).expect("memory");
@@ -355,7 +356,7 @@ pub(crate) fn who_waits_for_a_reader_gives_way<const POOL: usize>(pool: &impl Po
     shadow.drain(pool);
 }
 
-/// An object that threads take turns to write, with what was last written to it.
+/// An object that threads take turns to write, and what was last written to it.
 struct Written {
     handle: Handle,
     payload: Payload,
@@ -385,9 +386,10 @@ impl Written {
     }
 }
 
-/// Three threads read, rewrite, free and replace the same objects, several of them reading one at
-/// once. A fourth makes holes below those objects and compacts, asks for statistics, and has the
-/// source refuse every call for a while: what was last written must be there wherever it has moved.
+/// Three threads read, rewrite, free and replace the same objects; several of them read one object
+/// at once. A fourth makes holes below those objects and compacts, asks for statistics, and has the
+/// source refuse every call for a while. Wherever an object has moved, it must have what was last
+/// written to it.
 pub(crate) fn threads_share_objects_while_these_move(
     pool: &impl Validate,
     failing: &Failing<Counted<Os>>,
@@ -466,7 +468,7 @@ pub(crate) fn threads_share_objects_while_these_move(
     assert_eq!((pool.stats().objects, pool.stats().page_bytes), (0, 0));
 }
 
-/// Acts when it is dropped, also by a panic.
+/// Acts when it is dropped, even by a panic.
 struct OnDrop<F: Fn()>(F);
 
 impl<F: Fn()> Drop for OnDrop<F> {
@@ -475,8 +477,8 @@ impl<F: Fn()> Drop for OnDrop<F> {
     }
 }
 
-/// For pools whose handles name cells: an object that was freed once cannot be freed again, whatever has become of its
-/// memory, and nothing changes.
+/// For pools whose handles name cells: an object that was freed once cannot be freed again,
+/// whatever became of its memory, and nothing changes.
 pub(crate) fn refuses_a_second_free(pool: &impl Validate) {
     let mut shadow = Shadow::new(pool, 0);
     for size_bytes in [1, 100, 1000, pool.max_size_bytes()].into_iter().cycle().take(200) {
@@ -500,7 +502,7 @@ pub(crate) fn refuses_a_second_free(pool: &impl Validate) {
     shadow.compare(pool);
 }
 
-/// Frees an object, and again by the call that panics if it can tell.
+/// Frees an object, and then again by the call that panics if it detects that.
 pub(crate) fn frees_twice(pool: &impl Pool) {
     let [handle, _keeps_the_page] = [100, 100].map(|bytes| pool.alloc(bytes).expect("memory"));
     for _ in 0..2 {
@@ -515,8 +517,8 @@ pub(crate) fn megabyte(buffer: &mut Vec<u8>, page_bytes: usize) -> Fixed<'_> {
     Fixed::new(buffer, page_bytes)
 }
 
-/// The tests that every pool must pass. `$make` is `|source, seed| pool` for any source; for a pool
-/// that needs memory from the start it gives an `Option`.
+/// The tests that every pool must pass. `$make` is `|source, seed| pool` for any source. It gives
+/// an `Option` for a pool that needs memory from the start.
 macro_rules! shadow_tests {
     (|$source:ident, $seed:ident| $make:expr, buffer pages of $page_bytes:expr) => {
         #[test]

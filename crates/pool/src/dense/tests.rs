@@ -36,7 +36,8 @@ fn a_second_free_panics() {
 fn a_handle_of_no_cell_is_refused() {
     let pool = Dense::<_>::new(Os);
     let cell = pool.alloc(100).expect("memory").to_raw().get();
-    // The next cell was never used, the one above is the pool's structure, the last shard does not exist.
+    // The next cell was never used, the one above is the pool's structure, the last shard does not
+    // exist.
     for raw in [cell - 1, cell + 1, cell | 0xF << CELL_BITS, 1] {
         let handle = Handle::from_raw(NonZeroU64::new(raw).expect("not 0"));
         // SAFETY: no object has that name.
@@ -134,7 +135,7 @@ fn small_limits() -> Limits {
 #[test]
 fn a_buffer_that_one_shard_reserves_is_used_to_its_end() {
     const PAGES: usize = 2048;
-    // And a page for the buffer's own bitmap, and up to one for its alignment.
+    // There is also a page for the buffer's own bitmap, and up to one for its alignment.
     for spare_pages in [1, 2] {
         let mut buffer = std::vec![0u8; (PAGES + spare_pages) * 4096];
         let source = Fixed::new(&mut buffer, 4096);
@@ -219,8 +220,8 @@ fn compaction_brings_half_the_memory_back() {
     assert!(overhead < 0.05, "{overhead}");
 }
 
-/// Frees three of four objects, one at a time. Returns the most that was ever held per live byte,
-/// and the most objects that one free moved.
+/// Frees three of four objects, one at a time. Returns the most bytes ever held per live byte, and
+/// the most objects that one free moved.
 fn thin_out(compact_percent: usize, seed: u64) -> (f64, u64) {
     let pool: Dense<_> = Dense::with_limits(Os, Limits { compact_percent, ..Limits::new() });
     let mut shadow = Shadow::new(&pool, 1);
@@ -255,7 +256,7 @@ fn compacts_by_itself_a_little_at_a_time() {
     assert!(held > 2.0 && most_moved == 0, "{held}, {most_moved} without being asked to");
 }
 
-/// However large the shard was once: how long a pass takes depends on what is there now.
+/// However large the shard once was, the length of a pass depends on what is there now.
 #[test]
 fn a_shard_that_was_large_compacts_as_soon_as_a_small_one() {
     for most_objects in [4000, 200_000] {
@@ -287,7 +288,7 @@ fn memory_that_compaction_has_closed_is_opened_when_it_is_needed() {
         validate(&pool);
         let taken = pool.stats().page_bytes;
         assert!(taken < shadow.live_bytes * 5 / 4, "round {round}: {taken} bytes taken");
-        // Down to where in some rounds a pass is under way and in others it is over.
+        // Down to a number at which a pass is under way in some rounds and over in others.
         shadow.thin_out(&pool, &mut random, 2600 + 90 * round);
     }
     shadow.verify_all(&pool);
@@ -314,7 +315,7 @@ fn pages_may_have_128_bytes() {
     serves_from_tiny_pages(&Dense::<_>::new(megabyte(&mut buffer, 128)));
 }
 
-/// The only room is in a shard that another thread holds, so it is waited for.
+/// The only room is in a shard that another thread holds, so the allocation waits for that shard.
 #[test]
 fn room_in_a_shard_that_is_held_is_found() {
     let mut buffer = std::vec::Vec::new();
@@ -325,7 +326,7 @@ fn room_in_a_shard_that_is_held_is_found() {
     let is_elsewhere =
         |handle: &Handle| (handle.to_raw().get() >> CELL_BITS) as usize & 1 == elsewhere;
     let index = handles.iter().position(is_elsewhere).expect("both shards are full");
-    // SAFETY: live, and named no more.
+    // SAFETY: live; its handle is used no more.
     unsafe { pool.free(handles.swap_remove(index)) };
     let held = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
@@ -347,14 +348,14 @@ fn pages_of_less_have_no_room_for_page_bits() {
     let _ = Dense::<_>::new(megabyte(&mut std::vec::Vec::new(), 64));
 }
 
-/// Refuses to commit several pages at once, when it is told to.
+/// Refuses to commit several pages at once when told to.
 #[derive(Default)]
 struct PageByPage {
     is_short: AtomicBool,
     refused: AtomicUsize,
 }
 
-// SAFETY: what is not refused is passed on.
+// SAFETY: every call that is not refused is passed on.
 unsafe impl PageSource for PageByPage {
     fn page_bytes(&self) -> usize {
         Os.page_bytes()
@@ -384,7 +385,7 @@ unsafe impl PageSource for PageByPage {
     }
 }
 
-/// A large shard asks for more pages than it needs, and then for those.
+/// A large shard asks for more pages than it needs, and then for just those it needs.
 #[test]
 fn a_source_that_has_fewer_pages_than_asked_for_serves_all_the_same() {
     let source = PageByPage::default();
@@ -426,7 +427,7 @@ fn the_first_page_stays_if_one_above_it_does() {
         |shadow: &mut Shadow| (0..60).for_each(|_| shadow.alloc(&pool, 4000).expect("memory"));
     fill(&mut shadow);
     shadow.drain(&pool);
-    // What is left are the first page and the last, with the end mark.
+    // The first page is left, and the last, with the end mark.
     assert_eq!(pool.stats().page_bytes, 2 * 4096);
     failing.refuse(failing.calls() + 1..u64::MAX);
     pool.compact();

@@ -93,7 +93,7 @@ fn sizes_are_exact_and_bounded() {
     }
 }
 
-/// Also where the block has joined those before and after it.
+/// This holds also if the block has joined those before and after it.
 #[test]
 fn a_second_free_is_refused_while_the_page_stays() {
     let pool: Xv<_> = Xv::new(Os);
@@ -104,7 +104,7 @@ fn a_second_free_is_refused_while_the_page_stays() {
         assert_eq!(unsafe { pool.try_free(handle) }, Ok(()));
         freed.push(handle);
         for &handle in &freed {
-            // SAFETY: the last object keeps the page, and none was made since.
+            // SAFETY: the last object keeps the page, and no object was made since.
             assert_eq!(unsafe { pool.try_free(handle) }, Err(NoObject { handle }));
         }
         validate(&pool);
@@ -150,8 +150,8 @@ fn what_two_objects_of_a_page_leave_is_one_block() {
     }
 }
 
-/// A pool with one page for each of these free blocks, the last of them first in its list. Nothing
-/// else in those pages is free.
+/// A pool with one page for each of these free blocks, the last of which is first in its list.
+/// Nothing else in those pages is free.
 fn with_holes(sizes: &[usize]) -> (Xv<Os>, Vec<Handle>) {
     let pool: Xv<_> = Xv::new(Os);
     let pages = sizes.iter().map(|size| [*size, 4096 - 2 * HEAD - size]);
@@ -167,7 +167,7 @@ fn with_holes(sizes: &[usize]) -> (Xv<Os>, Vec<Handle>) {
     (pool, kept)
 }
 
-/// Allocates these in the holes. That no page is taken shows where each went.
+/// Allocates objects of these sizes in the holes. That no page is taken shows where each went.
 fn fill_holes(holes: &[usize], sizes: &[usize]) {
     let (pool, mut live) = with_holes(holes);
     live.extend(sizes.iter().map(|&size| pool.alloc(size).expect("memory")));
@@ -199,7 +199,7 @@ struct Parts {
     objects: usize,
     heads: usize,
     rounding: usize,
-    /// Free blocks with their heads: under 32 bytes of room (in no list), then up to these.
+    /// Free blocks with their heads: under 32 bytes of room (in no list), then up to these sizes.
     free_up_to: [(usize, usize); 5],
 }
 
@@ -228,8 +228,8 @@ impl Parts {
     }
 }
 
-/// Prints what the peak of alloc_stress with preferred sizes consists of: `cargo test --release -p
-/// hectare-pool peak_by_parts -- --ignored --nocapture`.
+/// Prints what the peak of alloc_stress with preferred sizes consists of:
+/// `cargo test --release -p hectare-pool peak_by_parts -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn peak_by_parts() {
@@ -330,7 +330,7 @@ unsafe impl PageSource for TwoAtOnce {
     }
 }
 
-/// Nobody else would give a page back that was never used.
+/// Nobody else would give back a page that was never used.
 #[test]
 fn two_threads_that_take_a_page_at_once_use_both() {
     let source = TwoAtOnce { inner: Counted::new(Os), both: Barrier::new(2), calls: 0.into() };

@@ -92,12 +92,12 @@ fn classes_lie_as_far_apart_as_the_kernels() {
     assert_eq!(steps, [16, 16, 16, 64, 256]);
 }
 
-/// What is freed is in as many zspages as there are objects to move.
+/// The free room is in as many zspages as there are objects to move.
 #[test]
 fn compaction_moves_the_objects_of_one_zspage_to_many() {
     const ZSPAGES: usize = 9;
     let pool = with_chain(Os, 8).expect("memory");
-    // Eight of a class of 1536 bytes in three pages.
+    // A class of 1536 bytes has eight objects in three pages.
     let mut handles: std::vec::Vec<_> =
         (0..8 * ZSPAGES).map(|_| pool.alloc(1500).expect("memory")).collect();
     let (mut kept, mut number) = (std::vec::Vec::new(), 0);
@@ -183,7 +183,7 @@ fn who_looks_at_the_classes_may_use_the_pool() {
     validate(&pool);
 }
 
-/// So the emptiest ones become empty and go back.
+/// So the emptiest zspages become empty and go back.
 #[test]
 fn objects_are_taken_from_the_fullest_zspage() {
     let pool = with_chain(Os, 8).expect("memory");
@@ -222,7 +222,7 @@ fn the_class_table_has_the_kernels_columns() {
     let names = words(lines.next().expect("a line of names"));
     assert_eq!((names[0].as_str(), names.len()), ("class", 18));
     let row = words(lines.next().expect("a class"));
-    // 1500 and the header are in the class of 1520 or one merged into a larger.
+    // 1500 bytes and the header are in the class of 1520, or in one merged into a larger.
     assert!(row[1].parse::<usize>().is_ok_and(|size| (1508..1600).contains(&size)), "{table}");
     assert_eq!(row[14], "10", "{table}");
     shadow.drain(&pool);
@@ -252,7 +252,7 @@ fn threads_that_grow_a_class_at_once_leave_no_empty_zspage() {
 fn what_is_mapped_stays_while_all_else_is_moved() {
     let pool = with_chain(Os, 8).expect("memory");
     let handles: std::vec::Vec<_> = (0..200).map(|_| pool.alloc(1500).expect("memory")).collect();
-    // SAFETY: all live; each thinned out is freed once, and never mapped.
+    // SAFETY: all live; each one thinned out is freed once, and never mapped.
     handles
         .iter()
         .filter(|handle| !is_tenth(**handle))
@@ -270,13 +270,14 @@ fn what_is_mapped_stays_while_all_else_is_moved() {
     validate(&pool);
 }
 
-/// The zspage of an object that is mapped cannot be emptied, but the others can.
+/// The zspage of a mapped object cannot be emptied, but the others can.
 #[test]
 fn a_mapped_object_keeps_no_zspage_but_its_own() {
     const ZSPAGES: usize = 10;
     for mapped in 0..ZSPAGES {
         let pool = with_chain(Os, 8).expect("memory");
-        // Eight of a class of 1536 bytes in three pages. One of each is left, and all of the last.
+        // A class of 1536 bytes has eight objects in three pages. One of each eight is left, and
+        // all of the last.
         let handles: std::vec::Vec<_> =
             (0..8 * ZSPAGES).map(|_| pool.alloc(1500).expect("memory")).collect();
         let is_kept = |number: usize| number.is_multiple_of(8) || number / 8 == ZSPAGES - 1;

@@ -16,8 +16,8 @@ use crate::table::Table;
 use crate::testing::{Shadow, Validate};
 use crate::{Handle, Pool, PoolError};
 
-/// A pool that compacts only when asked to, and half of whose objects are gone, so that it holds
-/// twice what it needs.
+/// A pool that compacts only on request. Half of its objects are gone, so it holds twice what it
+/// needs.
 struct Thinned<S: PageSource> {
     pool: Dense<S>,
     shadow: Shadow,
@@ -41,7 +41,7 @@ impl<S: PageSource + Sync> Thinned<S> {
         shard.with_lock(&self.pool.source, act)
     }
 
-    /// Starts a pass and does that many steps. False if it is over by then.
+    /// Starts a pass and does so many steps. False if the pass is over by then.
     fn go(&self, steps: usize) -> bool {
         self.with_shard(|mut shard| {
             assert!(shard.start_pass(AUTOMATIC_SLACK_SHIFT));
@@ -100,14 +100,14 @@ fn an_allocation_opens_a_bounded_part_of_what_is_closed() {
     assert!(states >= 8, "a pass has more than {states} times 23 steps");
 }
 
-/// Where all that it may open is in use, it takes pages, which are not closed.
+/// If all that the allocation may open is in use, it takes pages, which are not closed.
 #[test]
 fn an_allocation_uses_the_pages_that_it_takes_during_a_pass() {
     let limits = Limits { shards: 1, compact_percent: 0, ..Limits::new() };
     let pool: Dense<_> = Dense::with_limits(Os, limits);
     let mut shadow = Shadow::new(&pool, 1);
     (0..3000).for_each(|_| shadow.alloc(&pool, 2000).expect("memory"));
-    // The lowest: what is closed above has no holes.
+    // The lowest objects: what is closed above has no holes.
     (0..500).for_each(|index| shadow.free(&pool, index));
     pool.shard(0).expect("the shard of the objects").with_lock(&pool.source, |mut shard| {
         assert!(shard.start_pass(AUTOMATIC_SLACK_SHIFT));
@@ -259,7 +259,7 @@ fn free_all(pool: &Dense<Os>, handles: &[Handle]) {
     handles.iter().for_each(|&handle| unsafe { pool.free(handle) });
 }
 
-/// Cells and pages outlast the objects that they were for; a pass must not be long for their sake.
+/// Cells and pages outlast the objects that they were for. They must not make a pass long.
 #[test]
 fn a_pass_over_a_shard_that_was_large_is_short() {
     const KEPT: usize = 300;
@@ -273,14 +273,14 @@ fn a_pass_over_a_shard_that_was_large_is_short() {
         steps += 1;
     }
     pool.validate();
-    // Five objects of 4000 bytes are more than a step moves.
+    // Five objects of 4000 bytes fill a step.
     assert_eq!(pool.stats().objects_moved as usize, KEPT);
     assert!(steps < KEPT / 5 + 50, "{steps} steps to move {KEPT} objects");
     free_all(&pool, kept);
 }
 
 /// Frees objects at random until `count` are left. As soon as more than a quarter of what is held
-/// is unused, a pass must be under way. Returns how many began.
+/// is unused, a pass must be under way. Returns how many passes began.
 fn thin_out_attended(pool: &Dense<Os>, handles: &mut Vec<Handle>, count: usize) -> usize {
     let shard = pool.shard(0).expect("the shard of the objects");
     let mut random = Random::new(8);
@@ -299,7 +299,7 @@ fn thin_out_attended(pool: &Dense<Os>, handles: &mut Vec<Handle>, count: usize) 
     passes
 }
 
-/// What is given back is no reason to look later, nor is what was taken back from that.
+/// Pages given back, and pages taken back again, are no reason to look later.
 #[test]
 fn a_pass_starts_once_enough_of_what_is_held_is_unused() {
     for regrown in [0, 20_000] {
@@ -320,8 +320,8 @@ fn a_pass_starts_once_enough_of_what_is_held_is_unused() {
     }
 }
 
-/// Pinned objects stay, so that passes can do nothing: they must be rare. What they had to leave
-/// is no reason to start later once it has been used again.
+/// Pinned objects stay, so passes can do nothing, and must be rare. What they had to leave is no
+/// reason to start later once it has been used again.
 #[test]
 fn a_pass_that_was_in_vain_is_not_repeated_at_once() {
     const OBJECTS: usize = 16_000;
@@ -376,8 +376,8 @@ fn a_step_moves_a_bounded_number_of_objects_and_bytes() {
     }
 }
 
-/// Holes that were there before so much was free that pages are given back: each object moved from
-/// between them makes a block of hundreds of pages.
+/// Holes from before so much was free that pages are given back. Each object moved from between
+/// them makes a block of hundreds of pages.
 #[test]
 fn a_step_that_moves_gives_back_a_bounded_number_of_pages() {
     const HOLE: usize = 270;
@@ -445,7 +445,7 @@ fn words_of_page_bits_agree_with_single_ones() {
     unsafe { table.release(&Os) };
 }
 
-/// Only what is held and unused counts.
+/// Only memory that is held and unused counts.
 #[test]
 fn a_shard_that_has_given_its_pages_back_compacts_nothing() {
     let (pool, handles) = row_of_pages(25, 4000);
@@ -510,7 +510,7 @@ fn a_free_gives_back_and_looks_at_a_bounded_number_of_pages() {
             let given = pool.stats().pages_returned - before;
             assert!(given <= 2 * PAGES_A_STEP as u64, "{given} pages by free {number}");
         }
-        // Time quadratic in 20,000 pages would be minutes.
+        // If time were quadratic in 20,000 pages, it would be minutes.
         assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
         pool.compact();
         assert_eq!(pool.stats().page_bytes, 0);
@@ -595,7 +595,7 @@ fn who_asks_for_a_part_gets_a_small_one_as_long_as_it_is_worth_it() {
     }
 }
 
-/// Of objects that are being read nothing can be moved: that must not be tried again and again.
+/// Objects that are being read cannot be moved. A pass must not try that again and again.
 #[test]
 fn a_part_that_was_in_vain_is_not_worth_another() {
     let thinned = Thinned::new(Os, 6000);
