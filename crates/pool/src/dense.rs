@@ -1,7 +1,7 @@
-//! The densest pool: blocks of exactly the size needed, and objects in several pieces where no free
+//! The densest pool: blocks of exactly the size needed, and objects in several pieces if no free
 //! block is large enough.
 //!
-//! What makes the other pools larger than their contents, and what this one does about it:
+//! What makes the other pools larger than their contents, and what this pool does about it:
 //!
 //! | | xv | zs | dense |
 //! |---|---|---|---|
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! A shard has its own lock, area and cells. A thread works in the shard that its stack's address
-//! selects, and in another while that one is locked. An object is freed in the shard that its
-//! handle names. Reading takes no lock but the object's own pin.
+//! selects, or in another while that one is locked. An object is freed in the shard that its handle
+//! names. Reading takes no lock but the object's own pin.
 
 use core::num::NonZeroU64;
 use core::ptr::{self, NonNull};
@@ -64,15 +64,15 @@ const _: () = assert!(Shard::<SpinPark>::bytes(4096) == 4096);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Address space that a shard reserves for itself and all it holds: a power of two, from 16 KiB
-    /// or 4 pages to 2 GiB. A source that has less gives what it has.
+    /// or 4 pages to 2 GiB. If the source has less, the shard gets what there is.
     pub area_bytes: usize,
     /// The most pieces that an object may be cut into, 1 … 16; 1 keeps every object whole.
     pub max_pieces: usize,
-    /// How many threads can have a lock of their own, 1 … 16, a power of two. A shard that no
-    /// thread has used takes no memory.
+    /// How many threads can have a lock of their own, 1 … 16, a power of two. A shard takes no
+    /// memory before a thread uses it.
     pub shards: usize,
     /// A shard compacts itself, a little with each free, once more than this percentage of the
-    /// memory it holds, and more than 64 pages, are unused; 0: only when asked to.
+    /// memory it holds is unused, and more than 64 pages are. 0: only on request.
     pub compact_percent: usize,
 }
 
@@ -86,7 +86,7 @@ impl Limits {
     /// Whether a pool over pages of this size takes these parameters.
     ///
     /// # Errors
-    /// [`OutOfRange`] names the first that it does not, and what it can be.
+    /// [`OutOfRange`] names the first parameter that it does not take, and the values that it does.
     pub fn check(&self, page_bytes: usize) -> Result<(), OutOfRange> {
         let area = Setting {
             name: "area_bytes",
@@ -133,7 +133,7 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     /// If [`Limits::check`] has an objection, or the source's pages are under 128 bytes or above 64 KiB.
     pub fn with_limits(source: S, limits: Limits) -> Self {
         let page_bytes = source.page_bytes();
-        // So that a page has room for the first words of page bits.
+        // A page must have room for the first words of page bits.
         assert!((128..=1 << 16).contains(&page_bytes), "dense: pages of {page_bytes} bytes");
         if let Err(wrong) = limits.check(page_bytes) {
             panic!("dense: {wrong}");
@@ -204,15 +204,15 @@ impl<S: PageSource, P: Park> Dense<S, P> {
         Some(self.handle(number, cell, size_bytes))
     }
 
-    /// The home shard did not exist yet, was held, or had no room. So make it, then try all others
-    /// in turn, then home again and all others once more, this time waiting for their locks, since
-    /// one that was held may be the one that has room.
+    /// The home shard did not exist yet, was held, or had no room. So this makes it, and tries it
+    /// and all others in turn; then home again and all others once more, now waiting for their
+    /// locks, since a shard that was held may be the one that has room.
     #[cold]
     fn alloc_elsewhere(&self, home: usize, size_bytes: usize) -> Result<Handle, PoolError> {
         for step in 0..self.limits.shards {
             let number = (home + step) & (self.limits.shards - 1);
             if self.shard(number).is_none() {
-                // If this fails, the next one may already exist.
+                // If this fails, the next shard may already exist.
                 let _ = self.make_shard(number);
             }
             if let Some(handle) = self.alloc_in(number, size_bytes) {
@@ -350,7 +350,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     }
 }
 
-/// Writes the first bytes of an object in several pieces, the first of which is at `place`.
+/// Writes the first bytes of an object in several pieces, whose first piece is at `place`.
 #[inline(never)]
 fn write_pieces(area: Area, mut place: Place, data: &[u8]) {
     let mut left = data;
@@ -369,16 +369,16 @@ fn write_pieces(area: Area, mut place: Place, data: &[u8]) {
     }
 }
 
-/// A number for the thread whose stack has this address; its low bits are what matters.
+/// A number for the thread whose stack has this address; only its low bits matter.
 ///
-/// Stacks lie 2 MiB (Rust's) or 8 MiB (the system's) and a guard page apart: the sum of the two
+/// Stacks lie 2 MiB (Rust's) or 8 MiB (the system's) and a guard page apart. The sum of the two
 /// counts differs between neighbours of either kind, and takes on all values before it repeats one.
 #[inline]
 const fn home_of(stack: usize) -> usize {
     (stack >> 21) + (stack >> 23)
 }
 
-/// A pinned cell; dropping it unpins it, even when a reader panics.
+/// A pinned cell. Dropping it unpins the cell, even if a reader panics.
 struct Pinned<'a> {
     cell: &'a PinCell32,
     place: Place,
@@ -402,7 +402,7 @@ impl<S: PageSource, P> Drop for Dense<S, P> {
     fn drop(&mut self) {
         for slot in &self.shards {
             let Some(shard) = NonNull::new(slot.load(Relaxed)) else { continue };
-            // SAFETY: made by `make_shard`; `&mut self` says that nobody uses the pool any more.
+            // SAFETY: made by `make_shard`; `&mut self` shows that nobody uses the pool any more.
             unsafe { Shard::release(shard, &self.source) };
         }
     }

@@ -1,8 +1,8 @@
 //! Places in a shard, and the memory that they name.
 //!
-//! A shard reserves one contiguous range of address space, as large as it may ever become, and
-//! commits it page by page: from its start for blocks, from its end for itself and its cells. A
-//! [`Place`] counts 4-byte units from the start, so that turning one into an address takes one
+//! A shard reserves one contiguous range of address space, as large as it may ever become. It
+//! commits the range page by page: from the start for blocks, from the end for itself and its
+//! cells. A [`Place`] counts 4-byte units from the start, so turning one into an address takes one
 //! addition. An area has at most 2 GiB, so that one block, whose size has 29 bits, may fill all of
 //! it.
 
@@ -20,7 +20,7 @@ use crate::table::{Entry, Table};
 
 /// The bytes in a unit. Every block is as many units as it needs.
 pub(super) const UNIT: usize = 4;
-/// The most that a shard can reserve; half the address space where that is less.
+/// The most that a shard can reserve; half the address space if that is less.
 pub(super) const MAX_AREA_BYTES: usize = {
     assert!(Head::SIZE_BITS <= Spot::PLACE_BITS);
     let shift = Head::SIZE_BITS + UNIT.trailing_zeros();
@@ -59,7 +59,7 @@ pub(super) struct Area {
     last_unit: u32,
 }
 
-// SAFETY: an address and a length; what is there is locked or atomic, see `Span`.
+// SAFETY: an address and a length; the memory there is locked or atomic, see `Span`.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
@@ -86,9 +86,9 @@ impl Area {
     /// Ends the reservation.
     ///
     /// # Safety
-    /// Nothing in it is used any more; `source` is the one it was reserved from.
+    /// The range is used no more; `source` is the one that it was reserved from.
     pub(super) unsafe fn release(self, source: &impl PageSource) {
-        // SAFETY: the whole of the reservation, unused by the caller's word.
+        // SAFETY: the whole reservation, unused by the caller's promise.
         unsafe { source.release(self.base, self.bytes()) };
     }
 
@@ -108,10 +108,10 @@ impl Area {
     #[inline]
     fn word(&self, place: Place) -> &AtomicU32 {
         let offset = Place(place.0 & self.last_unit).offset_bytes();
-        // SAFETY: the units up to the last one are all reserved.
+        // SAFETY: all units up to the last one are reserved.
         let word = unsafe { self.base.add(offset) };
         // SAFETY: aligned, as the base and a unit are; committed, by the shard's invariants 1 and
-        // 6; threads touch the words they share only as atomics.
+        // 6; threads touch words that they share only as atomics.
         unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }
 
@@ -152,7 +152,8 @@ impl Area {
     /// The area as bytes.
     #[inline]
     pub(super) fn span(self) -> Span {
-        // SAFETY: reserved in whole; blocks lie in the committed part by the shard's invariant 1.
+        // SAFETY: the whole range is reserved; blocks lie in the committed part by the shard's
+        // invariant 1.
         unsafe { Span::new(self.base, self.bytes()) }
     }
 }
@@ -174,8 +175,7 @@ impl Table<GivenBack> {
         (self.end() - self.first()) * PAGES_A_WORD
     }
 
-    /// The bits of the word that has the page's. A page that the table has no bit for was not given
-    /// back.
+    /// The word that has the page's bit. A page without a bit in the table was not given back.
     fn bits_around(&self, page: usize) -> u64 {
         if page >= self.pages() {
             return 0;
@@ -188,7 +188,8 @@ impl Table<GivenBack> {
         self.bits_around(page) & (1 << (page % PAGES_A_WORD)) != 0
     }
 
-    /// The first of the pages that was given back, or that was not. O(pages / 64), like all below.
+    /// The first of the pages that was given back, or that was not. O(pages / 64), as are the
+    /// functions below.
     pub(super) fn first_page(&self, pages: Range<usize>, given_back: bool) -> Option<usize> {
         let mut page = pages.start;
         while page < pages.end {
@@ -203,7 +204,7 @@ impl Table<GivenBack> {
         None
     }
 
-    /// The end of the last of the pages that was not given back; their start if all were.
+    /// The end of the last page that was not given back; the start of `pages` if all were.
     pub(super) fn held_end(&self, pages: Range<usize>) -> usize {
         let mut end = pages.end;
         while end > pages.start {
@@ -217,7 +218,7 @@ impl Table<GivenBack> {
         pages.start
     }
 
-    /// Sets the bits of the pages, all of which the table has; under the shard's lock.
+    /// Sets the bits of the pages, which must all have one in the table. Under the shard's lock.
     pub(super) fn set_given_back(&self, pages: Range<usize>, given_back: bool) {
         let mut page = pages.start;
         while page < pages.end {

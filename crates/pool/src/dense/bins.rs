@@ -1,7 +1,7 @@
-//! Which bin a free block of a given size belongs in, and which bins are not empty.
+//! Which bin a free block of a given size belongs to, and which bins are not empty.
 //!
-//! Up to 4 KiB a bin covers 8 bytes; above, each doubling has four bins. A bitmap of one bit a
-//! bin finds the next one that is not empty.
+//! Up to 4 KiB a bin covers 8 bytes; above, each doubling has four bins. A bitmap with a bit for
+//! each bin finds the next one that is not empty.
 
 use super::area::Place;
 
@@ -33,7 +33,7 @@ pub(super) const fn bin_of(units: usize) -> usize {
 pub(super) struct Bins {
     heads: [Place; BINS],
     words: [u64; WORDS],
-    /// A bit for each word that is not 0.
+    /// A bit for each word of the bitmap that is not 0.
     summary: u32,
 }
 
@@ -84,7 +84,7 @@ impl Bins {
         Some(word * 64 + self.words[word].trailing_zeros() as usize)
     }
 
-    /// The last bin that is not empty: the largest free blocks are in it.
+    /// The last bin that is not empty. It has the largest free blocks.
     #[inline]
     pub(super) fn last(&self) -> Option<usize> {
         let word = self.summary.checked_ilog2()? as usize;

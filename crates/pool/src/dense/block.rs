@@ -7,7 +7,7 @@
 //!   end of the area      │ head, 0 units │
 //! ```
 
-/// Head, two links, and the size again at the end, where the block after finds it.
+/// Head, two links, and the size again at the end, where the next block finds it.
 pub(super) const MIN_UNITS: usize = 4;
 /// Units before the bytes of the last, or only, piece.
 pub(super) const HEAD_UNITS: usize = 1;
@@ -23,7 +23,7 @@ impl Head {
     const PREV_FREE: u32 = 2;
     const MORE: u32 = 4;
     const SIZE_SHIFT: u32 = 3;
-    /// A block's size in units has this many bits.
+    /// How many bits a block's size in units has.
     pub(super) const SIZE_BITS: u32 = u32::BITS - Self::SIZE_SHIFT;
 
     #[inline]
@@ -31,7 +31,7 @@ impl Head {
         Self((units as u32) << Self::SIZE_SHIFT | Self::FREE)
     }
 
-    /// In use; `more` if another piece of the object follows.
+    /// A block in use. `more`: another piece of the object follows.
     #[inline]
     pub(super) const fn in_use(units: usize, more: bool) -> Self {
         Self((units as u32) << Self::SIZE_SHIFT | if more { Self::MORE } else { 0 })

@@ -1,6 +1,6 @@
 //! The blocks of a shard: found, cut, freed and joined with their neighbours.
 //!
-//! All of it is inlined into the pool's `alloc` and `free`, which take a fifth longer with calls.
+//! All of this is inlined into the pool's `alloc` and `free`, which take a fifth longer with calls.
 
 use hectare_pages::PageSource;
 
@@ -9,7 +9,7 @@ use super::bins::bin_of;
 use super::block::{Head, MIN_UNITS};
 use super::shard::Locked;
 
-/// How many blocks of the best bin are examined before going to the next bin.
+/// How many blocks of the best bin are examined before the next bin.
 const BIN_TRIES: usize = 2;
 
 /// A free block.
@@ -47,8 +47,9 @@ impl<S: PageSource> Locked<'_, S> {
         Some(self.found(self.state.bins.head(self.state.bins.last()?)?))
     }
 
-    /// Puts the first `units` of a free block to use; what is left stays free if it is large enough
-    /// to be a block. Otherwise it is used as well; returns how many units that is.
+    /// Puts the first `units` of a free block to use. The rest stays free if it is large enough to
+    /// be a block; otherwise it is used as well. Returns how many units the used block has beyond
+    /// `units`.
     #[inline(always)]
     pub(super) fn carve(&mut self, found: Found, units: usize, more: bool) -> usize {
         let Found { place, units: has_units } = found;
@@ -99,7 +100,7 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// Makes a free block, and lists it.
+    /// Makes a free block and lists it.
     #[inline(always)]
     pub(super) fn set_free(&mut self, place: Place, units: usize) {
         self.area.set_head(place, Head::free(units));

@@ -8,12 +8,12 @@
 //! ```
 //!
 //! Cells lie under the shard's own structure at the area's upper end and grow down towards the
-//! blocks, so that a cell is a [`Place`], like a block, and is found with one addition. The first
-//! cells lie in what the structure's page has to spare. A cell that names no object is put aside
-//! with the place of the next such cell; no cell is at place 0, which ends that list.
+//! blocks. So a cell is a [`Place`], like a block, and is found with one addition. The first cells
+//! lie in what the structure leaves of its page. A cell that names no object is put aside with the
+//! place of the next such cell. No cell is at place 0, which ends that list.
 //!
-//! A place has 29 bits. Of the word's other three the lowest is the pin, and two record what the
-//! object's last block has to spare, since a move knows the object's size only from its blocks.
+//! A place has 29 bits. The lowest of the word's other three is the pin. The other two record what
+//! the object's last block has to spare, since a move knows the object's size only from its blocks.
 
 use hectare_pages::PageSource;
 
@@ -26,9 +26,8 @@ use crate::PoolError;
 const _: () = assert!(size_of::<crate::pin::PinCell32>() == UNIT);
 
 /// Where an object lies, and how many units its last block has beyond those needed: the rest of a
-/// free block that was too small to be a block itself. Both are in one word from the start, the
-/// form in which a cell keeps them beside its pin: two words would cost an allocation five more
-/// instructions.
+/// free block that was too small to be a block itself. Both share one word, the form in which a
+/// cell keeps them beside its pin: two words would cost an allocation five more instructions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spot(pub(super) u32);
 
@@ -82,8 +81,9 @@ impl<S: PageSource> Locked<'_, S> {
         Ok(cell)
     }
 
-    /// Where the object lies that `cell` names; none if this is no cell, or one put aside. Such a cell counts as pinned; that
-    /// of an object is not: nobody reads what is being freed, and compaction would hold the shard's lock.
+    /// Where the object lies that `cell` names; none if this is no cell, or one put aside. A cell
+    /// put aside counts as pinned. The cell of an object is not pinned: nobody reads what is being
+    /// freed, and compaction would hold the shard's lock.
     #[inline(always)]
     pub(super) fn spot_of(&self, cell: Place) -> Option<Spot> {
         let is_cell = self.state.cells_end <= cell && cell < self.state.cells_top;

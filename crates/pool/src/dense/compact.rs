@@ -6,7 +6,7 @@
 //!  after   │ A │ F │ B │ C │ G   │ D │ E │       given back    │
 //! ```
 //! A pass goes through its phases in bounded steps under the shard's lock, which is released
-//! between any two:
+//! between steps:
 //!
 //! | Phase | A step | Closed |
 //! |---|---|---|
@@ -17,31 +17,32 @@
 //!
 //! A block whose start is closed is in no bin, so nothing is put there.
 //!
-//! Since an object may consist of pieces, nearly every free block below can take part of one: what
-//! lies above is copied about once. Objects are found through the cells, so that an object needs no
-//! way back to its cell.
+//! An object may consist of pieces, so nearly every free block below can take part of one, and what
+//! lies above is copied about once. Objects are found through the cells, so an object needs no way
+//! back to its cell.
 //!
 //! Who compacts: [`compact`](crate::Pool::compact) runs whole passes,
-//! [`compact_some`](crate::Pool::compact_some) a step of one. A shard starts one by itself
-//! when more than `Limits::compact_percent` of the memory it holds is unused, and more than the
-//! last pass had to leave; then every free in that shard does a step until the pass is over. A pass
-//! over `n` objects is `n / 20` to `n / 28` steps of some microseconds each, and leaves 1/16
-//! unused: the next is `n / 5` frees away or more.
+//! [`compact_some`](crate::Pool::compact_some) one step of a pass. A shard starts a pass by itself
+//! once more than `Limits::compact_percent` of the memory it holds is unused, and more than the
+//! last pass had to leave. Then every free in that shard does a step until the pass is over. A pass
+//! over `n` objects takes `n / 20` to `n / 28` steps of some microseconds each, and leaves 1/16
+//! unused: the next pass is `n / 5` frees away or more.
 //!
-//! Space for the most objects there ever were must not make that slower, or a shard that has shrunk
-//! would never catch up with the frees. So a step passes over 4096 cells that name no object and
-//! over pages given back by the word of 64 bits; and what is unused counts only where it is held.
+//! A shard that has shrunk keeps its cells and page bits for the most objects it ever had. They
+//! must not make a pass slower, or the pass would never catch up with the frees. So a step passes
+//! over 4096 cells that name no object, and over pages given back by words of 64 bits; and unused
+//! memory counts only if it is held.
 //!
 //! An allocation that finds no room below ends the pass early: it opens some of what is closed, and
-//! takes pages if that is not enough. Pages so taken are never closed. So an allocation, too, does
-//! a bounded number of steps, unless the source has no more pages.
+//! takes pages if that is not enough. Pages taken this way are never closed. So an allocation, too,
+//! does a bounded number of steps, unless the source has no more pages.
 //!
 //! Invariants (besides the shard's)
-//! 1. The cursor and the first closed block are starts of blocks, or the end mark: a block that
-//!    swallows one of them takes it along. No closed block that is free lies before the first one,
-//!    nor, in `Open`, before the cursor.
+//! 1. The cursor and the first closed block are starts of blocks, or the end mark: when a block
+//!    swallows one of these, the mark moves to the start of that block. No closed block that is
+//!    free lies before the first one, nor, in `Open`, before the cursor.
 //! 2. Nothing is closed in the phases `Idle` and `Trim`, and only in these does the end mark move
-//!    down. It moves up only where nothing at the end is closed.
+//!    down. It moves up only if nothing at the end is closed.
 
 use hectare_base::sync::Park;
 use hectare_pages::PageSource;
@@ -59,22 +60,22 @@ const BLOCKS_A_STEP: usize = 64;
 /// Steps of opening that an allocation does before it takes pages.
 pub(super) const STEPS_AN_ALLOC: usize = 4;
 /// Each pass of `compact` closes what lies beyond the used bytes plus this fraction of them (as a
-/// shift), until a pass has moved everything. The last ones are for objects of few lengths, whose
-/// holes fit no longer object: keeping up to twice what they need is better than keeping all they
-/// ever had.
+/// shift), until a pass has moved everything. The last fractions are for objects of few lengths,
+/// whose holes fit no longer object: keeping up to twice what they need is better than keeping all
+/// they ever had.
 const SLACK_SHIFTS: [u32; 5] = [6, 5, 4, 2, 0];
 /// A pass that a shard starts by itself leaves 1/16.
 const AUTOMATIC_SLACK_SHIFT: u32 = 4;
-/// One that is done step by step, for who asks for that, leaves 1/64.
+/// A pass that a caller does step by step leaves 1/64.
 const ASKED_SLACK_SHIFT: u32 = 6;
-/// A shard of fewer pages does not start a pass by itself: it is not worth it.
+/// A shard of fewer pages does not start a pass by itself: that is not worth it.
 const LEAST_PAGES: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Idle,
     Close,
-    /// Cells below this one are still to be looked at.
+    /// The cells below this one are still to be looked at.
     Move {
         above: Place,
     },
@@ -91,18 +92,19 @@ pub(super) struct Compaction {
     cursor: Place,
     /// In `Open`, the page up to which the free block at the cursor was given back.
     given_to_page: usize,
-    /// While `Close` runs, the first block from the target on, as far as is known; afterwards maybe
-    /// one before it.
+    /// While `Close` runs, the first block from the target on, as far as is known. Afterwards it
+    /// may be one before that.
     first_closed: Place,
-    /// What is closed: the blocks that start from here on …
+    /// The blocks that start from here on …
     closed_from: Place,
-    /// … and before this; 0 in phases in which nothing is closed, so that one comparison can tell.
+    /// … and before this are closed; 0 in phases in which nothing is, so that one comparison can
+    /// tell.
     closed_end: Place,
     /// Whether the last pass emptied what it closed.
     moved_all: bool,
     /// The least that was unused since the last pass, which could not do better.
     settled_units: usize,
-    /// From this many free units on, the next free checks whether there is something to do.
+    /// From this many free units on, the next free checks whether there is work.
     pub(super) attention_units: usize,
 }
 
@@ -134,7 +136,7 @@ impl Compaction {
         self.phase == Phase::Idle
     }
 
-    /// What invariant 1 says is the start of a block.
+    /// The places that must be starts of blocks by invariant 1.
     #[cfg(all(test, not(loom)))]
     pub(super) fn marks(&self) -> impl Iterator<Item = Place> {
         [self.cursor, self.first_closed].into_iter().filter(|&mark| mark != Place::END)
@@ -238,7 +240,7 @@ impl<P: Park> Shard<P> {
 }
 
 impl<S: PageSource> Locked<'_, S> {
-    /// Called when much is free: does a step of the current pass, or starts one if it is time.
+    /// Called when much is free: does a step of the current pass, or starts a pass if it is time.
     #[cold]
     pub(super) fn attend(&mut self) {
         if self.step().is_some() {
@@ -251,8 +253,8 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// So much unused starts a pass: the limit's share of what is held, and 1/16 of it more than
-    /// the last pass had to leave.
+    /// A shard starts a pass if more than this is unused: the limit's share of what is held, and
+    /// 1/16 of that beyond what the last pass had to leave.
     fn much_units(&self) -> usize {
         let page_units = self.page_bytes() / UNIT;
         let held_units = self.state.pages * page_units;
@@ -261,23 +263,23 @@ impl<S: PageSource> Locked<'_, S> {
         percent_units.max(more_units).max(LEAST_PAGES * page_units)
     }
 
-    /// So much unused is worth a pass that somebody asks for: a little more than one leaves, and
-    /// than the last had to leave.
+    /// A pass on request is worth it if more than this is unused: what a pass leaves, beyond what
+    /// the last pass had to leave.
     fn some_units(&self) -> usize {
         let page_units = self.page_bytes() / UNIT;
         let held_units = self.state.pages * page_units;
         self.state.compaction.settled_units + (held_units >> ASKED_SLACK_SHIFT)
     }
 
-    /// What is unused now has to stay.
+    /// Notes that what is unused now has to stay.
     fn settle(&mut self) {
         self.state.compaction.settled_units = usize::MAX;
         self.look_again();
     }
 
-    /// Sets from how many free units on a free looks for work: from when enough is unused; while a
-    /// pass is under way every free does. Called when pages were taken, which can only lower that.
-    /// When some are given back it rises, and a free that looks too early sets it anew.
+    /// Sets from how many free units on a free looks for work: once enough is unused, and always
+    /// while a pass is under way. Called when pages were taken, which can only lower that number.
+    /// When pages are given back it rises, and a free that looks too early sets it anew.
     #[cold]
     pub(super) fn look_again(&mut self) {
         let settled_units = self.state.compaction.settled_units.min(self.unused_units());
@@ -289,8 +291,8 @@ impl<S: PageSource> Locked<'_, S> {
         };
     }
 
-    /// Starts a pass, unless one is under way. False if no more than two pages and the slack are
-    /// free, which is not worth it.
+    /// Starts a pass, unless one is under way. False if no more is free than two pages and the
+    /// slack, which is not worth it.
     fn start_pass(&mut self, slack_shift: u32) -> bool {
         if !self.state.compaction.is_idle() {
             return true;
@@ -317,8 +319,8 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// Does a step of the current pass. Returns the pages given back, by whichever part of it;
-    /// `None` if there is no pass.
+    /// Does a step of the current pass. Returns the pages that any part of it gave back; `None` if
+    /// there is no pass.
     fn step(&mut self) -> Option<usize> {
         let returned_before = self.state.pages_returned;
         match self.state.compaction.phase {
@@ -366,7 +368,7 @@ impl<S: PageSource> Locked<'_, S> {
     }
 
     /// For an allocation that found no room: does a step towards opening what is closed. False if
-    /// nothing is.
+    /// nothing is closed.
     pub(super) fn open_for_alloc(&mut self) -> bool {
         match self.state.compaction.phase {
             Phase::Idle | Phase::Trim => return false,
@@ -378,7 +380,7 @@ impl<S: PageSource> Locked<'_, S> {
     }
 
     /// Opens the next blocks and gives back their pages, [`PAGES_A_STEP`] at most. If a block has
-    /// more, the next step gives back the rest when the caller `is_patient`; otherwise the block is
+    /// more, the next step gives back the rest if the caller `is_patient`; otherwise the block is
     /// opened as it is.
     fn open_some(&mut self, is_patient: bool) {
         let mut given_pages = 0;
@@ -392,7 +394,7 @@ impl<S: PageSource> Locked<'_, S> {
             }
             let next = place.forward(head.units());
             let is_large = head.is_free() && head.units() * UNIT >= self.page_bytes();
-            // A free block before the end mark is left to `Trim`.
+            // `Trim` handles a free block before the end mark.
             if is_large && given_pages < PAGES_A_STEP && !self.area.head(next).is_end() {
                 let from_page = self.state.compaction.given_to_page;
                 let (given, more) =
@@ -413,7 +415,7 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// Lists the free block before the end mark if it is closed; what is added after it will not be
+    /// Lists the free block before the end mark if it is closed. What is added after it will not be
     /// closed.
     pub(super) fn open_end(&mut self) {
         if self.state.committed_bytes == 0 {

@@ -8,12 +8,13 @@ use super::cells::Spot;
 use super::pages::PAGES_A_STEP;
 use super::shard::Locked;
 
-/// Objects looked at, and bytes moved, in one step. The last object may exceed the latter.
+/// Objects looked at, and bytes moved, in one step. The last object may exceed the bytes.
 pub(super) const OBJECTS_A_STEP: usize = 64;
 const BYTES_A_STEP: usize = 16 << 10;
-/// Cells looked at in one step, with those that name no object. There are as many cells as there
-/// ever were objects at once. If a free one, a word in a row, counted as much as an object, whose
-/// head lies elsewhere, then the larger a shard was the longer a pass would take ever after.
+/// Cells looked at in one step, those that name no object included. There are as many cells as
+/// there ever were objects at once. A free cell is one of many words in a row, while the head of an
+/// object lies elsewhere. If both counted the same, passes over a shard that was once large would
+/// stay long.
 const CELLS_A_STEP: usize = 4096;
 
 /// How far a step got.

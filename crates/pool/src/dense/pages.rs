@@ -1,5 +1,5 @@
-//! The pages of a shard: taken when the free blocks are not enough, given back from inside free
-//! blocks and from the end.
+//! The pages of a shard. They are taken when the free blocks are not enough, and given back from
+//! inside free blocks and from the end.
 
 use core::ops::Range;
 
@@ -10,10 +10,10 @@ use super::block::{Head, MIN_UNITS};
 use super::shard::Locked;
 use crate::PoolError;
 
-/// The most pages that one step of compaction, or one free, gives back; each may be a call to the
+/// The most pages that one step of compaction, or one free, gives back. Each may be a call to the
 /// source.
 pub(super) const PAGES_A_STEP: usize = 256;
-/// The most pages of one block that it looks at for that: as many words of bits.
+/// The most pages of one block that such a step looks at: [`PAGES_A_STEP`] words of bits.
 const LOOKS_A_STEP: usize = PAGES_A_STEP * PAGES_A_WORD;
 
 impl<S: PageSource> Locked<'_, S> {
@@ -36,8 +36,8 @@ impl<S: PageSource> Locked<'_, S> {
 
     fn commit(&mut self, bytes: usize) -> Result<(), PoolError> {
         let end_page = (self.state.committed_bytes + bytes) / self.page_bytes();
-        // Where the area is all that the source has, there is no page for the table: then those
-        // pages that it has no bit for are not given back.
+        // If the area is all that the source has, there is no page for the table. Then pages
+        // without a bit are not given back.
         while self.given_back.pages() < end_page && self.given_back.grow(self.source).is_ok() {}
         let from = self.area.at(self.state.committed_bytes);
         // SAFETY: the next pages of the area, which the caller keeps below the cells.
@@ -71,7 +71,7 @@ impl<S: PageSource> Locked<'_, S> {
         Place((self.state.committed_bytes / UNIT) as u32).backward(1)
     }
 
-    /// The free block before the end mark, if there is one.
+    /// The free block before the end mark, if any.
     pub(super) fn last_free(&self) -> Option<(Place, usize)> {
         if self.state.committed_bytes == 0 || !self.area.head(self.end_mark()).prev_is_free() {
             return None;
@@ -94,8 +94,8 @@ impl<S: PageSource> Locked<'_, S> {
         first..end.max(first)
     }
 
-    /// Gives back pages within the free block at `place` around what was just freed: the others had
-    /// their turn when they were freed.
+    /// Gives back pages of the free block at `place` around what was just freed. Its other pages
+    /// had their turn when they were freed.
     #[cold]
     pub(super) fn give_back_around(&mut self, place: Place, freed: Place) {
         let pages = self.inner_pages(place, self.area.head(place).units());
@@ -105,8 +105,7 @@ impl<S: PageSource> Locked<'_, S> {
     }
 
     /// Gives back the next pages from `from_page` on that lie within the free block at `place`, at
-    /// most `most_pages`. Returns how many, and the page to go on from if there is more of the
-    /// block.
+    /// most `most_pages`. Returns how many, and the page to go on from if the block has more.
     #[cold]
     pub(super) fn give_back_some(
         &mut self,
@@ -121,8 +120,8 @@ impl<S: PageSource> Locked<'_, S> {
         (given, (reached < pages.end).then_some(reached))
     }
 
-    /// Gives back those of the pages that have a bit and have not been yet, or the first
-    /// `most_pages` of these. Returns how many, and how far it came.
+    /// Gives back the pages that have a bit and were not given back yet, or the first `most_pages`
+    /// of these. Returns how many, and how far it came.
     fn give_back(&mut self, pages: Range<usize>, most_pages: usize) -> (usize, usize) {
         let end = pages.end.min(self.given_back.pages());
         let (mut given, mut left) = (0, most_pages);
@@ -143,7 +142,7 @@ impl<S: PageSource> Locked<'_, S> {
 
     fn decommit(&mut self, pages: Range<usize>) -> Result<(), hectare_pages::SourceError> {
         let start = self.area.at(pages.start * self.page_bytes());
-        // SAFETY: committed, and by invariant 4 within a free block: nobody uses them.
+        // SAFETY: committed, and by invariant 4 within a free block: nobody uses the pages.
         unsafe { self.source.decommit(start, pages.len() * self.page_bytes()) }?;
         self.state.pages -= pages.len();
         self.state.pages_returned += pages.len() as u64;
@@ -151,8 +150,8 @@ impl<S: PageSource> Locked<'_, S> {
         Ok(())
     }
 
-    /// Counts those pages of a free block as taken again that its first `used_units`, or the head
-    /// and closing size of the rest, will touch.
+    /// Counts as taken again those pages of a free block that its first `used_units` will touch, or
+    /// the head and closing size of the rest.
     #[cold]
     pub(super) fn take_back_pages(&mut self, place: Place, used_units: usize, has_units: usize) {
         let pages = self.inner_pages(place, has_units);
@@ -198,7 +197,7 @@ impl<S: PageSource> Locked<'_, S> {
         let held_end = self.given_back.held_end(lowest_page..old_page);
         let from_page = lowest_page.max(held_end.saturating_sub(PAGES_A_STEP));
         self.give_back(from_page..held_end, PAGES_A_STEP);
-        // The mark stays after a page that the source would not take back, which is still held.
+        // The mark stays after a page that the source would not take back: that page is still held.
         let new_page = self.given_back.held_end(lowest_page..held_end);
         self.given_back.set_given_back(new_page..old_page, false);
         self.state.committed_bytes = new_page * self.page_bytes();
@@ -206,7 +205,7 @@ impl<S: PageSource> Locked<'_, S> {
             let units_left = (self.end_mark().0 - place.0) as usize;
             self.state.free_units += units_left;
             let inner = self.inner_pages(place, units_left);
-            // The shard's first page went if all were to go, but a page above it has stayed.
+            // If all pages were to go, the shard's first page went, but a page above it has stayed.
             self.take_back(lowest_page..inner.start);
             self.take_back(inner.end..new_page);
             self.area.set_head(self.end_mark(), Head::end(true));
@@ -220,7 +219,7 @@ impl<S: PageSource> Locked<'_, S> {
         self.state.free_units - self.given_back_units()
     }
 
-    /// Units on pages given back that lie before the end mark; all of them are free.
+    /// Units on pages given back before the end mark; all of them are free.
     pub(super) fn given_back_units(&self) -> usize {
         (self.state.committed_bytes - self.state.pages * self.page_bytes()) / UNIT
     }

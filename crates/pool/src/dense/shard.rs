@@ -10,7 +10,7 @@
 //!
 //! Invariants
 //! 1. The blocks follow each other without gaps from the area's start to the end mark, which is the
-//!    last unit of what is committed for blocks.
+//!    last unit committed for blocks.
 //! 2. A head's `PREV_FREE` is set exactly when the block before it is free, and then the unit
 //!    before the head holds that block's size. No two neighbours are free.
 //! 3. A free block is in the bin of its size exactly when compaction has not closed its start.
@@ -18,7 +18,7 @@
 //!    links and closing size.
 //! 5. `free_units` is the sum of all free blocks; `pages` counts the pages committed for blocks,
 //!    less those given back.
-//! 6. From `cells_floor` on the area is committed, and no block lies there; every cell ever used
+//! 6. The area is committed from `cells_floor` on, and no block lies there. Every cell ever used
 //!    lies in `cells_end..cells_top`.
 
 use core::ptr::NonNull;
@@ -47,7 +47,7 @@ const MIN_SCATTERED_BYTES: usize = 3 * MIN_PIECE_UNITS * UNIT;
 /// The most pieces that [`Limits::max_pieces`] can allow.
 pub(super) const MAX_PIECES: usize = 16;
 
-/// What is accessed without the lock, and the lock itself.
+/// The parts that are accessed without the lock, and the lock itself.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Shard<P> {
@@ -72,7 +72,7 @@ pub(super) struct State {
     pub(super) committed_bytes: usize,
     /// Cells extend from here down …
     pub(super) cells_top: Place,
-    /// … to here; what is below was never used.
+    /// … to here; cells below were never used.
     pub(super) cells_end: Place,
     /// The area is committed from here, the start of a page, to its end.
     pub(super) cells_floor: Place,
@@ -83,14 +83,14 @@ pub(super) struct State {
 }
 
 impl State {
-    /// How much of the source's memory the cells have, beyond what a new shard takes.
+    /// How much of the source's memory the cells take, beyond what a new shard takes.
     pub(super) fn cell_bytes<P>(&self, area: Area) -> usize {
         let top_bytes = area.bytes() - self.cells_floor.offset_bytes();
         top_bytes - Shard::<P>::bytes(self.page_bytes as usize)
     }
 }
 
-/// The units of a block for the last piece of an object, of `size_bytes`.
+/// The units of a block for the last piece of an object, which has `size_bytes`.
 #[inline]
 pub(super) const fn block_units(size_bytes: usize) -> usize {
     let units = HEAD_UNITS + size_bytes.div_ceil(UNIT);
@@ -116,7 +116,8 @@ impl<P: Park> Shard<P> {
         }
         let own_bytes = area.bytes() - size_of::<Self>();
         let words_bytes = own_bytes - LENT_WORDS * size_of::<GivenBack>();
-        // SAFETY: that many words lie under the shard, zeroed and aligned, used by nothing else.
+        // SAFETY: that many words lie under the shard, zeroed and aligned, and nothing else uses
+        // them.
         let given_back =
             unsafe { Table::with_room(page_bytes, area.at(words_bytes).cast(), LENT_WORDS) };
         let cells_top = Place((words_bytes / UNIT) as u32);
@@ -156,7 +157,7 @@ impl<P: Park> Shard<P> {
 }
 
 impl<P> Shard<P> {
-    /// What a new shard takes of the source: itself, words of page bits, and its first cells.
+    /// What a new shard takes from the source: itself, words of page bits, and its first cells.
     pub(super) const fn bytes(page_bytes: usize) -> usize {
         let bytes = size_of::<Self>() + LENT_WORDS * size_of::<GivenBack>() + UNIT;
         bytes.next_multiple_of(page_bytes)
@@ -190,7 +191,7 @@ impl<S: PageSource> Locked<'_, S> {
         self.state.page_bytes as usize
     }
 
-    /// The same once more, for a call out of line: one that took the address of this would have the
+    /// A copy of this, for a call out of line. A call that took the address of this would have the
     /// caller keep it in memory, and read the area's base from there with every access.
     #[inline(always)]
     pub(super) const fn out_of_line(&mut self) -> Locked<'_, S> {
@@ -222,7 +223,7 @@ impl<S: PageSource> Locked<'_, S> {
         Ok(cell)
     }
 
-    /// Ends an object of `size_bytes`. False, and nothing is changed, if the cell names none.
+    /// Ends an object of `size_bytes`. False, with nothing changed, if the cell names none.
     #[inline(always)]
     pub(super) fn free(&mut self, cell: Place, size_bytes: usize) -> bool {
         let Some(spot) = self.spot_of(cell) else { return false };
@@ -238,7 +239,7 @@ impl<S: PageSource> Locked<'_, S> {
     }
 
     /// Room for `size_bytes` in committed memory: in one piece if some free block is large enough,
-    /// else in several.
+    /// otherwise in several.
     pub(super) fn alloc_pieces(&mut self, size_bytes: usize) -> Option<Spot> {
         self.alloc_whole(size_bytes).or_else(|| self.scatter(size_bytes))
     }
@@ -295,7 +296,7 @@ impl<S: PageSource> Locked<'_, S> {
 
     /// Spreads an object over the largest free blocks there are.
     ///
-    /// Largest first makes the fewest pieces, and leaves the small ones to small objects.
+    /// Largest first makes the fewest pieces, and leaves the small blocks to small objects.
     fn scatter(&mut self, size_bytes: usize) -> Option<Spot> {
         let max_pieces = self.state.limits.max_pieces;
         let is_small = size_bytes < MIN_SCATTERED_BYTES;
