@@ -26,7 +26,7 @@
 //! 4. No page is wholly free: it goes back to the source at once.
 //!
 //! `alloc` and `free` take constant time, except for the source's part. The pool keeps no table of
-//! its pages: when it is dropped, the pages of objects not yet freed are not given back.
+//! its pages, so when it is dropped, the pages of objects not yet freed are not given back.
 
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
@@ -82,7 +82,8 @@ impl Block {
     /// The block whose object starts at `payload`.
     ///
     /// # Safety
-    /// `payload` is the start of an object, or was one, or of free room, in a page of the pool.
+    /// `payload` is the start of an object, past or present, or of free room, in a page of the
+    /// pool.
     #[inline]
     unsafe fn at_payload(payload: NonNull<u8>, page_bytes: usize) -> Self {
         let into_page = payload.addr().get() & (page_bytes - 1);
@@ -147,7 +148,7 @@ impl Block {
         (self.back() & PREV_FREE != 0).then(|| Self { page: self.page, offset: self.prev_offset() })
     }
 
-    /// The name of the object in it.
+    /// The name of the block's object.
     #[inline]
     fn handle(self) -> Result<Handle, PoolError> {
         let address = NonZeroU64::try_from(self.payload().addr());
@@ -161,7 +162,8 @@ impl Block {
     }
 }
 
-/// The bytes that an object takes in its page, without its head: enough to be listed once freed.
+/// The bytes that an object takes in its page, without its head: enough for the block to be listed
+/// once freed.
 #[inline]
 const fn object_room(size_bytes: usize) -> usize {
     let room = size_bytes.next_multiple_of(ALIGN);
@@ -194,7 +196,7 @@ impl<S: PageSource, P: Park> Xv<S, P> {
         &self.source
     }
 
-    /// Where the object is. It stays there for life, so there is nothing to unmap.
+    /// Where the object is. It stays there for life, so no call ends this.
     ///
     /// # Safety
     /// `handle` names a live object of this pool.
@@ -216,9 +218,9 @@ impl<S: PageSource, P: Park> Xv<S, P> {
         unsafe { Block::at_payload(payload, self.page_bytes) }
     }
 
-    /// Takes a page, and `size_bytes` from it: even if another thread has made room meanwhile, since
-    /// nobody else would give back a page that was never used. Called without the lock, since
-    /// asking the system for memory is slow.
+    /// Takes a page, and `size_bytes` from it, even if another thread has made room in the
+    /// meantime, since nobody else would give back a page that was never used. Called without the
+    /// lock, since asking the system for memory is slow.
     #[cold]
     fn grow(&self, size_bytes: usize) -> Result<Handle, PoolError> {
         let page = self.source.get(self.page_bytes, self.page_bytes);
@@ -275,10 +277,10 @@ impl Inner {
 
     /// Cuts `room` plus a head off one end of a free block that is in no list, and lists the rest.
     ///
-    /// The object goes next to the smaller neighbour, a page's edge counting as size 0; then the
-    /// rest is next to the larger one and joins it when that is freed. So the first two objects of
-    /// a page lie at its ends, and all free room between them, whichever is freed. (Always cutting
-    /// at the front costs 1.2 points of overhead on sizes that favour 1024 … 2600.)
+    /// The object goes next to the smaller neighbour, a page's edge counting as size 0. Then the
+    /// rest is next to the larger neighbour and joins it when that is freed. So the first two
+    /// objects of a page lie at its ends, and all free room between them, whichever is freed.
+    /// (Always cutting at the front costs 1.2 points of overhead on sizes that favour 1024 … 2600.)
     #[inline]
     fn split(&mut self, free: Block, room: usize) -> Block {
         let end = free.end();
@@ -322,7 +324,7 @@ impl Inner {
         }
         if let Some(prev) = block.prev_if_free() {
             self.lists.remove(prev);
-            // No block starts here any more. The mark tells a second free of the object.
+            // No block starts here any more. By the mark a second free of the object is detected.
             block.set_back(prev.offset, FREE);
             block = prev;
         }
@@ -344,7 +346,7 @@ impl Inner {
 
 // Average instructions with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
 // alloc 255, free 158 for 512..576; 365 and 169 for 3072..3136, where each alloc takes a page and
-// each free gives one back; the system's part is not counted.
+// each free gives one back. The system's part is not counted.
 impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     fn name(&self) -> &'static str {
         "xv"
@@ -401,7 +403,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     unsafe fn read(&self, handle: Handle, _bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
         // SAFETY: the caller's promise.
         let block = unsafe { self.block(handle) };
-        // SAFETY: a live object, by the caller's promise written and not being written.
+        // SAFETY: a live object; by the caller's promise it was written and is not being written.
         reader(unsafe { block.page.bytes(block.offset + HEAD, block.size()) });
     }
 

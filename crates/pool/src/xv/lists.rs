@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use super::{Block, HEAD};
 use crate::span::Span;
 
-/// The least room that is listed: it fits two links, or a small object.
+/// The smallest room that is listed: it fits two links, or a small object.
 pub(super) const MIN_LISTED: usize = 32;
 
 const LISTS: usize = 128;
@@ -19,7 +19,7 @@ const USEFUL: usize = LISTS / 4;
 const WORD: usize = u32::BITS as usize;
 
 /// Lists of free blocks, one for every 32 bytes of size (for every 1/128 of a page). A block is in
-/// the list of the largest step it reaches; `words` has a bit for each list that is not empty,
+/// the list of the largest step it reaches. `words` has a bit for each list that is not empty,
 /// `summary` one for each word that is not 0.
 #[derive(Debug)]
 pub(super) struct Lists {
@@ -36,7 +36,8 @@ unsafe impl Send for Lists {}
 const NEXT: usize = HEAD;
 const PREV: usize = HEAD + size_of::<usize>();
 
-/// The head and the links of a listed block, which every one has, whatever its page and size.
+/// The head and the links of a listed block. Every listed block has both, whatever its page and
+/// size.
 ///
 /// # Safety
 /// `payload` is that of a block that stays listed while the span is used.
@@ -67,9 +68,9 @@ impl Lists {
     /// A listed block of at least `room_bytes`, if there is one. `room_bytes` is at least
     /// [`MIN_LISTED`].
     ///
-    /// The closest fit, if it leaves little; else one that leaves room for another object of the
-    /// usual size; else the closest fit. A remainder between the two is mostly lost: on sizes that
-    /// favour 1024 … 2600, always taking the closest fit raises the peak by 1.7 %.
+    /// The closest fit, if it leaves little; otherwise a block that leaves room for another object
+    /// of the usual size; otherwise the closest fit. A remainder between the two is mostly lost: on
+    /// sizes that favour 1024 … 2600, always taking the closest fit raises the peak by 1.7 %.
     #[inline]
     pub(super) fn find(&self, room_bytes: usize, page_bytes: usize) -> Option<Block> {
         let list = self.list_of(room_bytes);
@@ -132,7 +133,7 @@ impl Lists {
         }
         let list = self.list_of(size);
         let (head, payload) = (self.heads[list], block.payload());
-        // SAFETY: it has the room, and is listed from now on.
+        // SAFETY: the block has room for the links, and is listed from now on.
         let own = unsafe { links(payload) };
         own.write_pointer(NEXT, head);
         own.write_pointer(PREV, None);
@@ -152,7 +153,7 @@ impl Lists {
         if size < MIN_LISTED {
             return;
         }
-        // SAFETY: it has the room, and is listed until now.
+        // SAFETY: the block has room for the links, and was listed until now.
         let own = unsafe { links(block.payload()) };
         let (next, prev) = (own.read_pointer(NEXT), own.read_pointer(PREV));
         if let Some(next) = next {
