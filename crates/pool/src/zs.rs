@@ -2,7 +2,7 @@
 //! configurable length Senozhatsky, 2023).
 //!
 //! Classes lie 16 bytes apart. Each cuts its objects from *zspages*: chains of 1 … N pages, as many
-//! as leave the least unused at the end; so an object may straddle pages. Classes whose zspages
+//! as leave the least unused at the end. So an object may straddle pages. Classes whose zspages
 //! have the same numbers of pages and objects are merged. In user space a zspage is contiguous
 //! address space, so an object is always read in place.
 //!
@@ -16,11 +16,11 @@
 //!   └─ 10% ─▶ zspage  └ compaction moves objects from here up, and frees the zspage
 //! ```
 //!
-//! Locks: one a class. `free` pins the object's cell, which keeps compaction from moving it, and so
-//! knows the class before it takes its lock. Of the whole pool there are two, which few calls take: one
-//! for the numbers of zspages, when a zspage is made or given back, and one for the cells that were
-//! never used, when no used one is free. Order: pin, then class; compaction, which holds the class,
-//! only *tries* to pin.
+//! Locks: one for each class. `free` pins the object's cell, which keeps compaction from moving it,
+//! and so knows the class before it takes its lock. The whole pool has two more, which few calls
+//! take: one for the numbers of zspages, when a zspage is made or given back, and one for the cells
+//! that were never used, when no used cell is free. Order: pin, then class; compaction, which holds
+//! the class, only *tries* to pin.
 
 use core::ptr::NonNull;
 
@@ -74,7 +74,7 @@ impl ZsConfig {
     /// Whether a pool over pages of this size takes these parameters.
     ///
     /// # Errors
-    /// [`OutOfRange`] names the first that it does not, and what it can be.
+    /// [`OutOfRange`] names the first parameter that it does not take, and the values that it does.
     pub fn check(&self, page_bytes: usize) -> Result<(), OutOfRange> {
         let chain = Setting { name: "chain_pages", least: 1, most: MAX_CHAIN, kind: Kind::Any };
         let step = Setting {
@@ -125,7 +125,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         Self::with_config(source, config)
     }
 
-    /// An empty pool. It has its classes, and takes the rest when needed.
+    /// An empty pool. It has its classes, and takes other memory when needed.
     ///
     /// # Errors
     /// [`PoolError::OutOfMemory`] when the source has no memory for the classes.
@@ -224,7 +224,7 @@ impl<S: PageSource, P> Drop for Zs<S, P> {
             if let Some(base) = zspage.base() {
                 // SAFETY: the class of a zspage is one of the `class_count` written.
                 let class = unsafe { self.classes.add(zspage.class()) };
-                // SAFETY: as above; `&mut self` says that nobody uses the pool any more.
+                // SAFETY: as above; `&mut self` shows that nobody uses the pool any more.
                 let pages = unsafe { class.as_ref() }.geometry.pages;
                 // SAFETY: taken in `take_zspage` with this length.
                 unsafe { self.source.release(base, pages * self.page_bytes) };

@@ -1,4 +1,4 @@
-//! The handle cells of a zs pool: a table of all of them, and a stack of the free ones.
+//! The handle cells of a zs pool: a table of all cells, and a stack of the free ones.
 
 use hectare_base::sync::{Lock, Park};
 use hectare_pages::PageSource;
@@ -29,7 +29,7 @@ impl<P: Park> Cells<P> {
         self.table.get(cell as usize)
     }
 
-    /// Pins the cell of an object and tells its place; none if the cell is free.
+    /// Pins the cell of an object and returns its place; none if the cell is free.
     #[inline]
     pub(super) fn pin_object(&self, cell: u32) -> Option<u64> {
         let pin = self.cell(cell);

@@ -2,8 +2,8 @@
 //!
 //! Invariants (under the class's lock)
 //! 1. A zspage of the class is in the list of its fullness group or, while a thread that holds the
-//!    lock works on it, in none. No listed zspage is empty: whoever takes the last object out gives
-//!    the zspage back.
+//!    lock works on it, in none. No listed zspage is empty: the thread that takes the last object
+//!    out gives the zspage back.
 //! 2. The free objects of a zspage are linked by their numbers, each link in the object's first
 //!    bytes; `in_use` is the number of the others.
 //! 3. An object in use starts with the number of its cell and a tag (for a huge object that number
@@ -33,8 +33,8 @@ const IN_USE: u32 = 1 << 31;
 pub(super) struct ZspageId(pub(super) u32);
 
 /// A zspage's descriptor. Written under the lock of its class. The class's number and the base do
-/// not change while an object of the zspage is alive; whoever has pinned a cell reads those two
-/// without the lock.
+/// not change while an object of the zspage is alive; a thread that has pinned a cell reads those
+/// two without the lock.
 #[derive(Debug)]
 #[repr(C, align(32))]
 pub(super) struct Zspage {
@@ -72,7 +72,8 @@ impl Zspage {
         (next != NO_PAGE).then_some(ZspageId(next))
     }
 
-    /// A link through the descriptors that currently describe no zspage.
+    /// Links descriptors that are in no list of a class: those of no zspage, and those that
+    /// compaction passes by.
     pub(super) fn set_next(&self, next: Option<ZspageId>) {
         self.next.store(next.map_or(NO_PAGE, |id| id.0), Relaxed);
     }
@@ -202,7 +203,7 @@ impl State {
         object
     }
 
-    /// Takes an object from the fullest zspage that has one.
+    /// Takes an object from the fullest zspage that has a free one.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -220,7 +221,7 @@ impl State {
         Some((id, object))
     }
 
-    /// Takes an object of a zspage that has a free one; `span` is its memory.
+    /// Takes an object of a zspage that has a free one; `span` is the zspage's memory.
     #[inline]
     pub(super) fn take_from(
         &mut self,
@@ -244,7 +245,7 @@ impl State {
         object
     }
 
-    /// Gives an object back to its zspage, which stays in its list; `span` is its memory.
+    /// Gives an object back to its zspage, which stays in its list; `span` is the zspage's memory.
     #[inline]
     pub(super) fn put_to(&mut self, zspage: &Zspage, span: Span, geometry: Geometry, object: u16) {
         let offset = object as usize * geometry.size_bytes;
@@ -265,7 +266,7 @@ impl State {
         }
     }
 
-    /// The cell of the object, if it is in use. Not for huge objects.
+    /// The cell of the object, if the object is in use. Not for huge objects.
     #[inline]
     pub(super) fn cell_of(span: Span, geometry: Geometry, object: usize) -> Option<u32> {
         let offset = object * geometry.size_bytes;

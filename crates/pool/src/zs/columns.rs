@@ -12,7 +12,7 @@ use super::geometry::{self, Geometry};
 /// A row of the kernel's `classes` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassStats {
-    /// The number of the class's largest step of size.
+    /// The number of the largest size step that the class serves.
     pub class: usize,
     /// Bytes from one object to the next, the header included.
     pub size_bytes: usize,
@@ -31,7 +31,8 @@ pub struct ClassStats {
 }
 
 impl<S: PageSource, P: Park> Zs<S, P> {
-    /// Calls `each` with the statistics of every class, from the smallest. It may use the pool.
+    /// Calls `each` with the statistics of every class, from the smallest on. `each` may use the
+    /// pool.
     pub fn for_each_class(&self, mut each: impl FnMut(ClassStats)) {
         for class in self.classes().iter().rev() {
             let Geometry { size_bytes, pages, objects } = class.geometry;

@@ -21,20 +21,21 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         Some(geometry.pages)
     }
 
-    /// Empties the least used zspage that can be: one with an object that is being read cannot, and
-    /// is passed by. Returns it, in no list; `None` if compaction can do no more.
+    /// Empties the least used zspage that it can. A zspage with an object that is being read cannot
+    /// be emptied, and is passed by. Returns the zspage, in no list; `None` if compaction can do no
+    /// more.
     fn empty_one(&self, state: &mut State, geometry: Geometry) -> Option<ZspageId> {
         if geometry.objects == 1 || state.freeable_zspages(geometry) == 0 {
             return None;
         }
         let zspages = self.zspages();
-        // Those passed by, linked as no list has them.
+        // The zspages passed by, linked, since no list has them.
         let mut passed_by = None;
         let emptied = loop {
             let mut groups = LEAST_USED..=FULLEST_WITH_ROOM;
             let source = groups.find_map(|group| Some((group, state.head(group)?)));
             let Some((group, source)) = source else { break None };
-            // Out of its list it cannot be chosen as a target.
+            // Out of its list the zspage cannot be chosen as a target.
             state.remove(&zspages, source, group);
             self.empty(state, geometry, source);
             if zspages.get(source).in_use() == 0 {
@@ -67,7 +68,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         }
     }
 
-    /// Moves what can be moved from one zspage to another until the latter is full. An object that
+    /// Moves what can be moved from one zspage to another until the other is full. An object that
     /// is being read or freed stays.
     fn migrate(
         &self,

@@ -18,7 +18,7 @@ pub(super) struct Geometry {
 impl Geometry {
     /// The chain of at most `max_chain` pages that leaves the least unused at its end.
     ///
-    /// With equal waste the shorter chain wins; a power of two never straddles a page, and takes
+    /// With equal waste the shorter chain wins. A power of two never straddles a page, and takes
     /// one page.
     pub(super) fn of(size_bytes: usize, page_bytes: usize, max_chain: usize) -> Self {
         let chain = |pages: usize| pages * page_bytes % size_bytes;
@@ -30,7 +30,7 @@ impl Geometry {
         Self { size_bytes, pages, objects: pages * page_bytes / size_bytes }
     }
 
-    /// An object with a page to itself: its header is in the zspage's descriptor.
+    /// Whether an object has a page to itself: then its header is in the zspage's descriptor.
     #[inline]
     pub(super) const fn is_huge(self) -> bool {
         self.pages == 1 && self.objects == 1
@@ -42,14 +42,14 @@ impl Geometry {
         if self.is_huge() { 0 } else { HEADER }
     }
 
-    /// Whether both can share zspages: then the larger size serves both.
+    /// Whether both can share zspages: if so, the larger size serves both.
     fn is_like(self, other: Self) -> bool {
         self.pages == other.pages && self.objects == other.objects
     }
 }
 
 /// Goes through the size steps from the largest down and calls `each` with the step's number and
-/// its geometry, which is that of the next larger step where the two can be shared.
+/// its geometry, which is that of the next larger step if the two can share zspages.
 pub(super) fn for_each_step(
     page_bytes: usize,
     step_bytes: usize,
@@ -104,7 +104,7 @@ mod tests {
         assert!(all.last().is_some_and(|class| class.is_huge()));
     }
 
-    /// The size from which an object has a page to itself: 3264 at a chain of 4, 3632 at 8, 3840
+    /// The size from which on an object has a page to itself: 3264 at a chain of 4, 3632 at 8, 3840
     /// at 16 (zsmalloc's documentation).
     #[test]
     fn the_last_class_that_shares_is_the_kernels() {

@@ -1,4 +1,4 @@
-//! The life of an object: where it is found, begun, read and ended.
+//! The life of an object: how it is found, begun, read and ended.
 
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
@@ -28,8 +28,8 @@ const fn open(handle: Handle) -> (u32, usize) {
 }
 
 impl<S: PageSource, P: Park> Zs<S, P> {
-    /// Where the object is, until [`unmap`](Self::unmap); it cannot move meanwhile. Anyone else who
-    /// maps it waits.
+    /// Where the object is. It cannot move until [`unmap`](Self::unmap). Another thread that maps
+    /// it waits.
     ///
     /// # Safety
     /// `handle` names a live object of this pool that this thread has not mapped.
@@ -57,7 +57,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
 }
 
 // Average instructions with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
-// a free, an alloc and a write of 8 bytes take 762 for 512..576, 748 for 3072..3136.
+// a free, an alloc and a write of 8 bytes together take 762 for 512..576, 748 for 3072..3136.
 impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
     fn name(&self) -> &'static str {
         "zs"
@@ -87,8 +87,8 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
                         return Err(error);
                     }
                 };
-                // The object goes to the new zspage even if another thread has made room meanwhile:
-                // nobody else would give back a zspage that was never used.
+                // The object goes to the new zspage even if another thread has made room in the
+                // meantime: nobody else would give back a zspage that was never used.
                 state = class.state.lock();
                 (id, state.adopt(&zspages, id, base, number, geometry, cell))
             }
@@ -153,7 +153,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
         // SAFETY: the caller's promise.
         let object = unsafe { self.map(handle) };
         let _unpin = Unpin { pin: self.cell(open(handle).0) };
-        // SAFETY: mapped, by the caller's promise written and not being written.
+        // SAFETY: mapped; by the caller's promise the object was written and is not being written.
         reader(unsafe { object.as_ref() });
     }
 
@@ -187,7 +187,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
     }
 }
 
-/// Unpins when dropped, even when a reader panics.
+/// Unpins when dropped, even if a reader panics.
 struct Unpin<'a> {
     pin: &'a PinCell64,
 }

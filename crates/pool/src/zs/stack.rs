@@ -4,14 +4,14 @@
 //!   head: │ tag, 32 bits │ cell + 1, 32 bits │ ──▶ cell ──▶ cell ──▶ 0
 //! ```
 //! Invariants
-//! 1. A cell on the stack is put aside (see [`pin`](crate::pin)), its link the next one plus 1 and a
-//!    bit that no place has.
-//! 2. Every change of the head changes its tag: a thread that read the link of a cell which others
-//!    took and put back meanwhile fails to swing the head. (Treiber, 1986; the tag as in IBM
-//!    System/370's.)
+//! 1. A cell on the stack is put aside (see [`pin`](crate::pin)). Its link is the next cell plus 1,
+//!    and a bit that no place has.
+//! 2. Every change of the head changes its tag. So a thread that read the link of a cell which
+//!    others took and put back in the meantime fails to swing the head. (Treiber, 1986; the tag as
+//!    in IBM System/370's.)
 //!
-//! Orderings: pushing is `Release`, popping `Acquire`: whoever pops a cell sees its link. From then
-//! on the pin orders accesses to the cell's content.
+//! Orderings: pushing is `Release`, popping `Acquire`, so a thread that pops a cell sees its link.
+//! From then on the pin orders accesses to the cell's content.
 
 use hectare_base::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 
@@ -31,13 +31,13 @@ impl FreeCells {
         Self { head: AtomicU64::new(0) }
     }
 
-    /// Takes the cell put last, if there is one; `pin_of` finds a cell by its number.
+    /// Takes the cell put last, if any; `pin_of` finds a cell by its number.
     #[inline]
     pub(super) fn pop<'a>(&self, pin_of: impl Fn(u32) -> &'a PinCell64) -> Option<u32> {
         let mut head = self.head.load(Acquire);
         loop {
             let cell = (head as u32).checked_sub(1)?;
-            // Another thread may have taken the cell and given it to an object: then the link is
+            // Another thread may have taken the cell and given it to an object. Then the link is
             // garbage, but the head has changed.
             let link = pin_of(cell).peek();
             let next = next_tag(head) | u64::from(link as u32);
@@ -143,7 +143,8 @@ mod loom_tests {
         });
     }
 
-    /// The case that the tag is for: the head is the same cell as before, the one below it is not.
+    /// The case that the tag is for: the head is the same cell as before, but the cell below it is
+    /// not.
     #[test]
     fn a_cell_that_comes_back_is_told_from_one_that_stayed() {
         loom::model(|| {

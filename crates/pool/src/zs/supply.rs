@@ -10,7 +10,7 @@ use super::class::ZspageId;
 use super::geometry::Geometry;
 use crate::PoolError;
 
-/// The numbers of zspages, and what was ever taken for them.
+/// The numbers of zspages, and counts of what was ever taken for them.
 #[derive(Debug)]
 pub(super) struct Ids {
     used: u32,
@@ -38,7 +38,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         match self.take_id(geometry.pages) {
             Ok(id) => Ok((id, base)),
             Err(error) => {
-                // SAFETY: taken just now, seen by nobody.
+                // SAFETY: taken just now, seen by no other thread.
                 unsafe { self.source.release(base, bytes) };
                 Err(error)
             }
