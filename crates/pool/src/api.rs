@@ -5,8 +5,8 @@ use core::num::NonZeroU64;
 
 use crate::PoolStats;
 
-/// The name of an object in one pool. It says nothing about where the object is: that may change
-/// during the object's life, its handle does not.
+/// The name of an object in one pool. It says nothing about where the object is: the place may
+/// change during the object's life, the handle does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(NonZeroU64);
 
@@ -39,7 +39,7 @@ pub enum PoolError {
         /// The largest that the pool allows; the smallest is 1.
         most_bytes: usize,
     },
-    /// The pool has no room for the object, and the page source no memory left.
+    /// The pool has no room for the object, and the page source has no memory left.
     OutOfMemory,
     /// The pool can name no more objects, or address no more memory, than it has now.
     Full,
@@ -88,8 +88,8 @@ impl core::error::Error for NoObject {}
 
 /// A pool of objects, each written and read as a whole.
 ///
-/// Every method may be called from several threads at once. A pool that is dropped gives its memory
-/// back ([`Xv`](crate::Xv) all but the pages of objects still alive); its handles must not be used
+/// Several threads may call every method at once. A pool that is dropped gives its memory back
+/// ([`Xv`](crate::Xv) all but the pages of objects still alive); its handles must not be used
 /// again.
 pub trait Pool: Sync {
     /// A short name for tables: `xv`, `zs`, `dense`.
@@ -99,40 +99,43 @@ pub trait Pool: Sync {
     fn max_size_bytes(&self) -> usize;
 
     /// Room for an object of `size_bytes`, 1 … [`max_size_bytes`](Self::max_size_bytes). Its
-    /// contents are undefined until it is [written](Self::write). Constant time, besides the source's when memory is taken.
+    /// contents are undefined until it is [written](Self::write). Constant time, plus the source's
+    /// time if memory is taken.
     ///
     /// # Errors
     /// [`PoolError`]; the pool is then as it was.
     fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError>;
 
-    /// Ends the object's life. Constant time, besides the source's when memory is given back.
+    /// Ends the object's life. Constant time, plus the source's time if memory is given back.
     ///
     /// # Safety
     /// As for [`try_free`](Self::try_free).
     ///
     /// # Panics
-    /// Where [`try_free`](Self::try_free) gives an error.
+    /// If [`try_free`](Self::try_free) gives an error.
     unsafe fn free(&self, handle: Handle);
 
-    /// Ends the object's life, unless that has ended before.
+    /// Ends the object's life, unless it has ended before.
     ///
-    /// [`Dense`](crate::Dense) and [`Zs`](crate::Zs) can tell until another object is allocated, which may get the same
-    /// handle. [`Xv`](crate::Xv) can tell until then, too, but only while another object keeps the page. A pool that does not
-    /// provide this method cannot tell.
+    /// [`Dense`](crate::Dense) and [`Zs`](crate::Zs) detect a second free until another object is
+    /// allocated, which may get the same handle. [`Xv`](crate::Xv) also detects it until then, but
+    /// only while another object keeps the page. A pool that does not provide this method detects
+    /// none.
     ///
     /// # Errors
     /// [`NoObject`] if the object was freed before; the pool is then as it was.
     ///
     /// # Safety
-    /// `handle` came from this pool's [`alloc`](Self::alloc), and no other thread uses it during the call or afterwards.
-    /// If it has been freed since, the pool can still tell.
+    /// `handle` came from this pool's [`alloc`](Self::alloc), and no other thread uses it during
+    /// the call or afterwards. If the object has been freed since, the pool can still detect it.
     unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
         // SAFETY: the caller's promise.
         unsafe { self.free(handle) };
         Ok(())
     }
 
-    /// How many bytes the object has: exactly those asked for, unless the pool says otherwise.
+    /// How many bytes the object has: exactly as many as were asked for, unless the pool says
+    /// otherwise.
     ///
     /// # Safety
     /// `handle` names a live object of this pool.
@@ -149,29 +152,30 @@ pub trait Pool: Sync {
     /// object in one piece is read in place; any other is first gathered in `bounce`, which has at
     /// least [`max_size_bytes`](Self::max_size_bytes).
     ///
-    /// The object is pinned meanwhile, so that it cannot move. Anyone else who reads or writes it
-    /// waits: even readers of one object exclude each other. `reader` must not read, write or free
-    /// any object of the pool: with this object it would wait for itself, and two readers of two
-    /// objects could wait for each other.
+    /// The object is pinned during the call, so it cannot move. Another thread that reads or writes
+    /// it waits: even readers of one object exclude each other. `reader` must not read, write or
+    /// free any object of the pool: with this object it would wait for itself, and two readers of
+    /// two objects could wait for each other.
     ///
     /// # Safety
     /// `handle` names a live object of this pool that nobody writes during the call.
     unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8]));
 
     /// Moves objects together as far as the pool can, and gives back to the source every page of
-    /// objects that becomes empty. Returns the number of bytes given back; pages that moved objects
-    /// took meanwhile are not deducted. O(objects).
+    /// objects that becomes empty. Returns the number of bytes given back, without deducting pages
+    /// that moved objects took in the meantime. O(objects).
     ///
-    /// The memory that names objects stays, for as many as there ever were at once, until the pool
-    /// is dropped: 4 bytes for each in [`Dense`](crate::Dense), 8 in [`Zs`](crate::Zs) (12 and 24
-    /// MB after three million), none in [`Xv`](crate::Xv).
+    /// The memory that names objects stays until the pool is dropped, for as many objects as there
+    /// ever were at once: 4 bytes for each in [`Dense`](crate::Dense), 8 in [`Zs`](crate::Zs) (12
+    /// and 24 MB after three million), none in [`Xv`](crate::Xv).
     ///
     /// This is also the pool's shrinker: call it when memory is short.
     fn compact(&self) -> usize;
 
-    /// Does a small part of what [`compact`](Self::compact) does, for who cannot wait for all of it:
-    /// some microseconds' work, however many objects there are. Returns the number of bytes given
-    /// back, often 0; `None` if nothing is worth doing, or the pool can only compact as a whole.
+    /// Does a small part of what [`compact`](Self::compact) does, for callers that cannot wait for
+    /// all of it: some microseconds' work, however many objects there are. Returns the number of
+    /// bytes given back, often 0; `None` if nothing is worth doing, or the pool can only compact as
+    /// a whole.
     ///
     /// A part is 64 objects or blocks in [`Dense`](crate::Dense), which stops when about 1/64 is
     /// unused, and one zspage in [`Zs`](crate::Zs), which stops when no more can be emptied.
@@ -179,8 +183,9 @@ pub trait Pool: Sync {
         None
     }
 
-    /// What the pool holds and has taken from its source. O(1) or O(size classes). Shards and classes
-    /// are asked one after the other: what other threads do meanwhile may be seen in part.
+    /// What the pool holds and has taken from its source. O(1) or O(size classes). Shards and
+    /// classes are asked one after the other, so the result may include a part of what other
+    /// threads do in the meantime.
     fn stats(&self) -> PoolStats;
 }
 

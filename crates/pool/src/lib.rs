@@ -8,13 +8,14 @@
 //! | [`Xv`] | variable-size blocks that never straddle a page (xvMalloc) | no | one |
 //!
 //! The second parameter of each says how its threads wait for each other. By default they spin,
-//! which needs no operating system, but keeps a CPU from whoever is waited for; on Linux use
-//! `hectare_pages::FutexPark` (feature `os`): `Dense<Os, FutexPark>`. For a lock they sleep then. For an object that another
-//! thread reads or writes they spin and give way by turns, so a thread of a fixed priority (`SCHED_FIFO`) must not share
-//! objects with one of a lower priority on its CPU.
+//! which needs no operating system, but keeps a CPU from the thread that they wait for. On Linux
+//! use `hectare_pages::FutexPark` (feature `os`): `Dense<Os, FutexPark>`. Then threads sleep while
+//! they wait for a lock. For an object that another thread reads or writes they spin and give way
+//! by turns, so a thread of a fixed priority (`SCHED_FIFO`) must not share objects with one of a
+//! lower priority on its CPU.
 //!
-//! All of them account for everything they take: see [`PoolStats`]. [`Dense`] and [`Zs`] exist where the processor has
-//! atomic instructions on 64 bits.
+//! All pools account for everything they take: see [`PoolStats`]. [`Dense`] and [`Zs`] need a
+//! processor with atomic instructions on 64 bits.
 #![no_std]
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 

@@ -6,18 +6,19 @@
 //! ```
 //!
 //! A reader pins the cell, reads the object at its place, and unpins. Compaction pins as well,
-//! copies the object, and unpins with the new place: so a reader either sees the old place, and the
-//! object stays there until the reader is done, or the new one, and the copy is complete.
+//! copies the object, and unpins with the new place. So a reader sees either the old place, and the
+//! object stays there until the reader is done; or the new place, and the copy is complete.
 //!
 //! Invariants
-//! 1. The thread that set bit 0 owns the cell until it clears it; only it changes the place.
+//! 1. The thread that set bit 0 owns the cell until it clears the bit; only it changes the place.
 //! 2. Only the owner of a pinned cell moves or frees the object at its place.
 //!
-//! Whoever waits for a pin spins for a while, then gives way with each look, so that an owner that was preempted can go on.
-//! Nobody sleeps: the word has no bit to spare that would tell an owner to wake somebody.
+//! A thread that waits for a pin spins for a while, then gives way with each look, so that an owner
+//! that was preempted can go on. Nobody sleeps: the word has no bit to spare that would tell an
+//! owner to wake a thread.
 //!
-//! Orderings: pinning is `Acquire`, unpinning `Release`: whoever pins after a move sees what was
-//! copied before it, and a reader's reads are done before anyone moves the object.
+//! Orderings: pinning is `Acquire`, unpinning `Release`. A thread that pins after a move sees what
+//! was copied before it, and a reader's reads are done before another thread moves the object.
 
 use hectare_base::sync::{Park, atomic, hint};
 
@@ -94,8 +95,8 @@ macro_rules! pin_cell {
                 self.0.store(place << 1, Release);
             }
 
-            /// Keeps `link` in a cell that belongs to no object. The cell counts as pinned, so that
-            /// whoever walks the cells skips it.
+            /// Keeps `link` in a cell that belongs to no object. The cell counts as pinned, so
+            /// walks over the cells skip it.
             #[inline]
             pub(crate) fn put_aside(&self, link: $word) {
                 self.0.store(link << 1 | $word::from(PINNED), Release);
@@ -153,7 +154,7 @@ mod loom_tests {
         read_at(world, world.cell.pin::<SpinPark>());
     }
 
-    /// A reader that does not wait: two that spin would have no bound for loom to explore to.
+    /// A reader that does not wait: if two spun, loom would have no bound to explore to.
     fn try_read(world: &World) {
         if let Some(place) = world.cell.try_pin() {
             read_at(world, place);
@@ -177,7 +178,8 @@ mod loom_tests {
         world.cell.move_to(to as u32);
     }
 
-    /// As in zs: whoever frees pins, which keeps the object from moving, before taking the lock.
+    /// As in zs: the freeing thread pins the cell, which keeps the object from moving, before it
+    /// takes the lock.
     fn free(world: &World) {
         let place = world.cell.pin::<SpinPark>() as usize;
         let mut lives = world.lives.lock().expect("a thread panicked");

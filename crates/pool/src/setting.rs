@@ -9,7 +9,8 @@ pub struct OutOfRange {
     value: usize,
 }
 
-/// A setting by its name, and the values that it can have: of the numbers from `least` to `most` those of that kind.
+/// A setting by its name, and the values that it can have: the numbers of this kind from `least` to
+/// `most`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,

@@ -1,12 +1,12 @@
 //! Memory of the page source as bytes with bounds.
 //!
-//! The pools keep headers, links and tables inside the memory that they hand out. All of that goes
-//! through [`Span`], which checks each access against the span's end: a wrong header causes a
+//! The pools keep headers, links and tables inside the memory that they hand out. All accesses to
+//! them go through [`Span`], which checks each against the span's end. So a wrong header causes a
 //! panic, not a stray write, and the layouts themselves need no `unsafe`.
 //!
 //! Invariants
-//! 1. A span's bytes are committed memory of one source, from `base` on, for as long as any copy
-//!    of the span is used; whoever makes the span promises that.
+//! 1. A span's bytes are committed memory of one source, from `base` on, for as long as any copy of
+//!    the span is used. The code that makes the span guarantees that.
 //! 2. A pool reads and writes through spans only its own bookkeeping, under the lock that guards
 //!    it, or as atomic words; the bytes of a live object are touched only for its owner.
 
@@ -20,7 +20,8 @@ pub(crate) struct Span {
     len: usize,
 }
 
-// SAFETY: a span is an address and a length; by invariant 2 what is behind it is locked or atomic.
+// SAFETY: a span is an address and a length; by invariant 2 the memory behind it is locked or
+// atomic.
 unsafe impl Send for Span {}
 
 impl Span {

@@ -1,14 +1,14 @@
 //! Everything a pool has taken.
 
-/// A pool's account. It obeys an identity: what the pool's source has handed out is
+/// A pool's account. It obeys an identity: the pool's source has handed out
 /// [`page_bytes`](Self::page_bytes) + [`cell_bytes`](Self::cell_bytes) + the part of
 /// [`descriptor_bytes`](Self::descriptor_bytes) that is not the pool's own structure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Live objects.
     pub objects: usize,
-    /// What those objects take, as the pool counts them: their exact sizes where the pool knows
-    /// them, the sizes of their classes elsewhere.
+    /// What those objects take, as the pool counts them: their exact sizes if the pool knows them,
+    /// otherwise the sizes of their classes.
     pub stored_bytes: usize,
     /// Memory taken from the source for objects and not given back.
     pub page_bytes: usize,

@@ -4,14 +4,13 @@
 //!   chunk 0: 1 page, or lent room   chunk 1: 1 page   chunk 2: 2 pages   …   chunk k: 2^(k-1)
 //! ```
 //! A chunk's address space is reserved when its first page is needed, and each page is committed
-//! when it is needed: the table costs the pages it uses and one pointer a chunk. An owner with
+//! when it is needed. So the table costs the pages it uses and one pointer a chunk. An owner with
 //! bytes to spare lends them as chunk 0. They hold the *last* entries of that page, so that finding
 //! an entry needs no special case: the numbers of such a table start at [`Table::first`].
 //!
 //! Invariants
 //! 1. A chunk's pointer is set once, before an entry of the chunk is named to anyone. It points to
-//!    where entry 0 would be if the chunk reached down to it, so entry `i` is `i` entries further
-//!    on.
+//!    where entry 0 would be if the chunk reached down to it, so entry `i` is `i` entries further.
 //! 2. Entries `first..end` lie in committed memory, which starts as zero bytes.
 
 use core::marker::PhantomData;
@@ -91,7 +90,7 @@ impl<T: Entry> Table<T> {
 
     /// The entry of this number; it lives as long as the table's memory.
     ///
-    /// Panics when the table does not have it, as with a bogus handle.
+    /// Panics if the table does not have it, as for a bogus handle.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> &T {
         if index < self.first || index >= self.end() {
@@ -114,7 +113,7 @@ impl<T: Entry> Table<T> {
         if chunk == 0 { 1 } else { 1 << (chunk - 1) }
     }
 
-    /// The number of the chunk's first entry if all of the chunk were there.
+    /// The number that the chunk's first entry would have if the chunk were complete.
     const fn start_of(&self, chunk: usize) -> usize {
         if chunk == 0 { 0 } else { Self::pages_of(chunk) << self.page_shift }
     }
@@ -154,7 +153,7 @@ impl<T: Entry> Table<T> {
             }
             let start = base.wrapping_add(self.start_of(chunk) * size_of::<T>());
             if let Some(start) = NonNull::new(start) {
-                // SAFETY: the whole of a reservation made in `grow`, unused by the caller's word.
+                // SAFETY: a whole reservation made in `grow`, unused by the caller's promise.
                 unsafe { source.release(start, page_bytes * Self::pages_of(chunk)) };
             }
         }
