@@ -9,16 +9,17 @@
 //!         │ a put only puts
 //! ```
 //!
-//! So a put at the limit costs a few pages, and what it leaves to do is done by those after it. Only
-//! where that was not enough does one go on until the limit is kept, with compaction of the whole
-//! pool in between. Where that was in vain, puts are refused after their share, until that finds a
-//! page that goes.
+//! So a put at the limit costs a few pages, and later puts do the work that it leaves. Only if that
+//! was not enough does one put go on until the limit is kept, with compaction of the whole pool in
+//! between. If that was in vain, puts are refused after their share, until a share finds a page
+//! that goes.
 //!
 //! Which pages: raw ones first, however new. For the others a hand goes round the keys and takes
-//! what was last touched before a certain time. When it has come round, that time becomes the middle
-//! between the earliest that it passed by and now: the older half of the ages goes, then the older
-//! half of what is left, and so on. Who cannot leave the next round to others ([`Turn`]) looks once
-//! at the ages of all pages instead, and chooses the time before which enough was touched.
+//! pages that were last touched before a certain time. When it has come round, that time becomes
+//! the middle between the earliest time that it passed by and now. So the older half of the ages
+//! goes, then the older half of what is left, and so on. A put that cannot leave the next round to
+//! others ([`Turn`]) looks once at the ages of all pages instead, and chooses the time before which
+//! enough was touched.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -31,27 +32,27 @@ use crate::store::{Store, lock};
 
 /// Puts make room from this part of the limit below it on.
 const PART_AHEAD: usize = 64;
-/// Holes of this part of the memory are enough: puts fill them, without more memory.
+/// If this part of the memory is holes, that is enough: puts fill them, without more memory.
 const PART_HOLES: usize = 32;
-/// A put that looks for old pages passes by as many keys as this many pages have, on average: going
-/// round takes a 256th of the pages as puts, a third of what there is room for.
+/// A put that looks for old pages passes by as many keys as this many pages have, on average. So a
+/// round takes as many puts as a 256th of the pages, a third of what there is room for.
 const PAGES_PASSED: usize = 256;
-/// For raw pages it passes by so much less: if one in a hundred pages is raw, one in sixteen
-/// hundred is found late.
+/// For raw pages a put passes by so much fewer keys: if one in a hundred pages is raw, one in
+/// sixteen hundred is found late.
 const LESS_FOR_RAW: usize = 16;
-/// But by so many keys at least.
+/// But for raw pages it passes by at least so many keys.
 const LEAST_FOR_RAW: usize = 128;
-/// Steps of compaction by one put, from the first that does any to the last before the limit: a pass
-/// over all objects, of which a step does twenty, is over before that.
+/// How many steps of compaction a put does, from the first put that does any to the last before the
+/// limit. A pass over all objects, of which a step does twenty, is over before that.
 const STEPS_A_PUT: [usize; 2] = [4, 32];
-/// Compaction goes through all objects; it is worth it if more than one part in this many of the
-/// pool has become unused since the last one.
+/// Compaction goes through all objects. It is worth it if more than one part in this many of the
+/// pool has become unused since the last compaction.
 const PART_WORTH_COMPACTING: usize = 64;
 
 /// What counts against the limit.
 pub(crate) struct Memory {
     pub(crate) bytes: usize,
-    /// The part of the pool that is no object's.
+    /// The part of the pool that belongs to no object.
     pub(crate) unused_bytes: usize,
 }
 
@@ -62,17 +63,18 @@ pub(crate) struct Search {
     raw_looks: AtomicUsize,
     /// Keys looked at for old pages, ever.
     old_looks: AtomicUsize,
-    /// Old is what was last touched by this time.
+    /// A page is old if it was last touched by this time.
     old_s: AtomicU32,
-    /// With which of the looks for old pages the hand began its round.
+    /// The number of the look for old pages with which the hand began its round.
     round_begun: AtomicUsize,
-    /// When the page was touched that is the oldest of those passed by since the hand began its
-    /// round. (When it begins the first: at the beginning.)
+    /// When the oldest of the pages was touched that the hand passed by since it began its round.
+    /// (At the beginning of the first round: the store's beginning.)
     oldest_kept_s: AtomicU32,
-    /// The least that was unused near the limit: what is not holes, such as the names of objects.
+    /// The least that was unused near the limit: memory that is no hole, such as the names of
+    /// objects.
     least_unused_bytes: AtomicUsize,
-    /// Whether nothing came of it when all keys were last looked at, however new their pages, and no
-    /// page has gone since.
+    /// Whether all keys were last looked at in vain, however new their pages, and no page has gone
+    /// since.
     pub(crate) is_in_vain: AtomicBool,
     /// Keys whose ages were looked at, ever.
     #[cfg(test)]
@@ -104,7 +106,7 @@ impl Search {
         look % keys
     }
 
-    /// From this look on, old is what was touched by `old_s`.
+    /// From this look on, a page is old if it was touched by `old_s`.
     fn begin_round(&self, look: usize, old_s: u32) {
         self.round_begun.store(look, Relaxed);
         self.oldest_kept_s.store(u32::MAX, Relaxed);
@@ -133,18 +135,19 @@ impl Search {
     }
 }
 
-/// How far one who goes on until the limit is kept has come. Each page is offered once, or twice if
-/// it is raw: those touched by `old_s` in the first round over all keys, then those touched after
-/// that and by the next `old_s`, which is such that enough will go, and so on.
+/// How far a put has come that goes on until the limit is kept. Each page is offered once, or twice
+/// if it is raw: in the first round over all keys those touched by `old_s`; in the second those
+/// touched after that and by the next `old_s`, which is chosen such that enough will go; and so on.
 ///
-/// Rounds in which less goes than was expected, since many pages are refused or shared, are
-/// followed by one over four times as much. As at least [`PART_WORTH_COMPACTING`] is asked for,
+/// If less goes in a round than was expected, since many pages are refused or shared, the next
+/// round is over four times as much. As at least [`PART_WORTH_COMPACTING`] is asked for, the fifth
+/// round is over all that is left.
 /// the fifth is over all that is left.
 struct Turn {
     now_s: u32,
     /// Keys that have not been looked at for raw pages yet.
     left_for_raw: usize,
-    /// What was touched until then has been offered.
+    /// Pages touched until then have been offered.
     offered_s: Option<u32>,
     old_s: u32,
     /// The next look for an old page …
@@ -174,8 +177,8 @@ impl Ages {
         self.bytes[(u32::BITS - age_s.leading_zeros()) as usize] += bytes;
     }
 
-    /// The earliest of the times at which steps end by which so much was touched; now if it is less
-    /// in all.
+    /// The earliest time at which a step ends and by which pages of so many bytes were touched.
+    /// Now, if all pages have fewer.
     fn by_when(&self, bytes: usize) -> u32 {
         let (mut step, mut older_bytes) = (Self::STEPS - 1, 0);
         while step > 0 {
@@ -198,7 +201,7 @@ struct Looks {
 /// What came of making room.
 #[derive(Default)]
 pub(crate) struct Relief {
-    /// Whether memory is as low as it was to be.
+    /// Whether memory is as low as it should be.
     pub(crate) fits: bool,
     pub(crate) written_back_pages: usize,
     /// The first page that failed.
@@ -214,8 +217,8 @@ enum Expelled {
 }
 
 impl<P: Pool> Store<P> {
-    /// A put's share in making room, where memory is `bytes`, of which so much is unused, and the
-    /// limit near: it has put `new_bytes`.
+    /// A put's share in making room near the limit. The put has stored `new_bytes`; memory is
+    /// `bytes`, of which `unused_bytes` are unused.
     pub(crate) fn make_way(&self, bytes: usize, unused_bytes: usize, new_bytes: usize) {
         let limit_bytes = self.config.limit_bytes;
         let ahead_bytes = limit_bytes / PART_AHEAD;
@@ -235,7 +238,7 @@ impl<P: Pool> Store<P> {
         let for_raw = (for_old / LESS_FOR_RAW).max(LEAST_FOR_RAW);
         let looks = Looks { for_raw, for_old };
         let expelled_bytes = if is_close { 2 * new_bytes } else { new_bytes };
-        // A page that fails stays; whether that leaves room enough is looked at next.
+        // A page that fails stays. Whether that leaves enough room is checked next.
         let _ = self.expel(expelled_bytes, looks, &mut Relief::default());
         if is_close {
             let closer_bytes = (bytes - (limit_bytes - close_bytes)).min(close_bytes);
@@ -246,7 +249,7 @@ impl<P: Pool> Store<P> {
     }
 
     /// Brings memory down to at most `most_bytes`: by compaction, then by writing back or evicting,
-    /// raw pages first and then older before newer. One thread at a time does this; the others
+    /// raw pages first and then older before newer. One thread at a time does this. The others
     /// wait, then check whether it is still needed.
     pub(crate) fn relieve(&self, most_bytes: usize) -> Relief {
         let mut left_bytes = lock(&self.relieving);
@@ -254,8 +257,8 @@ impl<P: Pool> Store<P> {
         let mut relief = Relief { fits, ..Relief::default() };
         let mut gone_bytes = 0;
         let mut turn = self.turn();
-        // What was offered in vain is not offered as a whole by every put: a page must go by a put's
-        // share before that.
+        // If all pages were offered in vain, not every put offers all of them again: a page must
+        // first go by a put's share.
         while !relief.fits && self.can_expel() && !self.search.is_in_vain.load(Relaxed) {
             let Memory { bytes, .. } = self.memory();
             let worth_bytes = bytes / PART_WORTH_COMPACTING;
@@ -274,7 +277,7 @@ impl<P: Pool> Store<P> {
             }
             relief.fits = self.compact_to(most_bytes, &mut left_bytes);
         }
-        // However little it is that has gone since it was last worth it.
+        // This is worth it however little has gone since the last compaction.
         if !relief.fits && gone_bytes > 0 {
             self.compact();
             relief.fits = self.memory().bytes <= most_bytes;
@@ -319,7 +322,7 @@ impl<P: Pool> Store<P> {
         }
     }
 
-    /// Goes on with the turn's round until `bytes` have gone or it is over.
+    /// Continues the turn's round until `bytes` have gone or the round is over.
     fn expel_round(
         &self,
         bytes: usize,
@@ -349,7 +352,7 @@ impl<P: Pool> Store<P> {
         Ok(gone_bytes)
     }
 
-    /// The ages of all pages that were not offered in the turn, which are those after its round.
+    /// The ages of the pages that were not offered in the turn: those touched after its `old_s`.
     fn ages(&self, turn: &Turn) -> Ages {
         let mut ages = Ages::at(turn.now_s);
         for slot in &self.slots {
@@ -368,8 +371,8 @@ impl<P: Pool> Store<P> {
         takes && !self.slots.is_empty()
     }
 
-    /// Takes pages out of memory until `bytes` of them have gone or so many keys have been looked at,
-    /// first for raw pages, then for old ones. Returns how many bytes have gone.
+    /// Takes pages out of memory until `bytes` of them have gone or so many keys have been looked
+    /// at, first for raw pages, then for old ones. Returns how many bytes have gone.
     fn expel(&self, bytes: usize, looks: Looks, relief: &mut Relief) -> Result<usize, StoreError> {
         let (search, keys, now_s) = (&self.search, self.slots.len(), self.now_s.load(Relaxed));
         let mut left_for_raw = looks.for_raw;
@@ -386,8 +389,8 @@ impl<P: Pool> Store<P> {
         Ok(gone_bytes)
     }
 
-    /// Takes raw pages out of memory until `bytes` of them have gone or so many keys have been looked
-    /// at. Returns how many bytes have gone.
+    /// Takes raw pages out of memory until `bytes` of them have gone or so many keys have been
+    /// looked at. Returns how many bytes have gone.
     fn expel_raw(
         &self,
         bytes: usize,
@@ -404,8 +407,8 @@ impl<P: Pool> Store<P> {
         Ok(gone_bytes)
     }
 
-    /// Takes the page of a key out of memory if it is meant and can go. Returns its bytes then, else
-    /// 0.
+    /// Takes the page of a key out of memory if it is meant and can go. Then returns its bytes,
+    /// otherwise 0.
     fn expel_key(
         &self,
         key: usize,
@@ -421,7 +424,7 @@ impl<P: Pool> Store<P> {
             Ok(Expelled::Kept) => return Ok(0),
             Ok(Expelled::Evicted) => {}
             Ok(Expelled::WrittenBack) => relief.written_back_pages += 1,
-            // Nobody can read it any more, and those after it can still go.
+            // Nobody can read this page any more, and the pages after it can still go.
             Err(error @ StoreError::Damaged { .. }) => {
                 relief.failed = relief.failed.or(Some(error));
                 return Ok(0);
@@ -453,8 +456,8 @@ impl<P: Pool> Store<P> {
         })?
     }
 
-    /// Compacts the pool if memory exceeds `most_bytes` and it is worth it. Returns whether memory
-    /// is that low then.
+    /// Compacts the pool if memory exceeds `most_bytes` and compaction is worth it. Returns whether
+    /// memory is then that low.
     fn compact_to(&self, most_bytes: usize, left_bytes: &mut usize) -> bool {
         let Memory { bytes, unused_bytes } = self.memory();
         if bytes <= most_bytes {
@@ -492,7 +495,7 @@ mod tests {
         assert_eq!(ages.by_when(1), u32::MAX / 2);
     }
 
-    /// A pool of 1 MiB, of which as much is unused as the test says; compaction leaves half of that.
+    /// A pool of 1 MiB. The test says how much of it is unused; compaction leaves half of that.
     #[derive(Default)]
     struct Holes {
         unused_bytes: AtomicUsize,
@@ -556,7 +559,7 @@ mod tests {
         assert_eq!(compactions_at(33 * KIB), 2, "there were only 16 meanwhile");
     }
 
-    /// What a round takes of pages touched at these times, when `now_s` is the time.
+    /// Which pages, touched at these times, a round takes when the time is `now_s`.
     fn round(search: &Search, now_s: u32, touched_s: &[u32]) -> Vec<u32> {
         let keys = touched_s.len();
         let looks = touched_s.iter().enumerate().map(|(key, &touched_s)| {
@@ -577,7 +580,7 @@ mod tests {
         let newest = [1000, 999, 1000, 1000, 1000, 1000, 1000];
         assert_eq!(round(&search, 1000, &newest), [999]);
         assert_eq!(round(&search, 1000, &[1000; 7]), [1000; 7]);
-        // What is touched after a round has begun is not old in it.
+        // A page touched after a round has begun is not old in that round.
         assert_eq!(round(&search, 1000, &[1001, 1000, 1002, 1003, 1004, 1005, 1006]), [1000]);
     }
 }
