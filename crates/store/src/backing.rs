@@ -32,7 +32,7 @@ struct Blocks {
     end: u32,
 }
 
-/// What the file has been used for, in pages.
+/// How much the file is and was used, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
     pub(crate) held: u64,

@@ -13,7 +13,7 @@ pub(crate) fn with_buffer<R>(
     bytes: usize,
     act: impl FnOnce(&mut [u8]) -> R,
 ) -> Result<R, PoolError> {
-    // An exiting thread may have dropped its buffers before it comes here for the last time.
+    // An exiting thread may have dropped its buffers before its last call.
     let idle = IDLE.try_with(|idle| idle.borrow_mut().pop());
     let mut buffer = idle.ok().flatten().unwrap_or_default();
     if buffer.len() < bytes {
@@ -24,7 +24,7 @@ pub(crate) fn with_buffer<R>(
     let result = act(&mut buffer[..bytes]);
     let _ended = IDLE.try_with(|idle| {
         let mut idle = idle.borrow_mut();
-        // If there is no room for it, it is not kept.
+        // If there is no memory to keep it, it is dropped.
         if idle.try_reserve(1).is_ok() {
             idle.push(buffer);
         }

@@ -1,4 +1,4 @@
-//! What compresses pages.
+//! Codecs: what compresses pages.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -15,8 +15,8 @@ pub trait Codec: Send + Sync {
     fn bound_bytes(&self, page_bytes: usize) -> usize;
 
     /// Compresses `page` to the start of `out`, which has [`bound_bytes`](Self::bound_bytes).
-    /// Returns how many bytes that is; `None` if that cannot be done. A page of which that is true, or that
-    /// becomes no bytes, is stored raw.
+    /// Returns how many bytes the result has, or `None` if the page cannot be compressed. The store
+    /// keeps the page raw then, or if it becomes zero bytes.
     fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize>;
 
     /// Fills `page` with what [`compress`](Self::compress) turned into `data`. False if `data` is
@@ -30,8 +30,8 @@ impl fmt::Debug for dyn Codec {
     }
 }
 
-/// LZ4: fast both ways. It is the C library's implementation, which encodes a tenth and decodes a
-/// quarter faster than a safe one, and is what the kernel's zram uses.
+/// LZ4: fast both ways. This is the C library's implementation, which encodes a tenth and decodes a
+/// quarter faster than a safe one, and which the kernel's zram uses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lz4;
 
@@ -59,7 +59,7 @@ pub struct Zstd {
     name: String,
     level: i32,
     dictionary: Vec<u8>,
-    /// Contexts that no thread is using; a thread that finds none makes one.
+    /// Contexts that no thread uses now. A thread that finds none makes one.
     idle: Mutex<Vec<Context>>,
 }
 
@@ -75,8 +75,8 @@ impl Zstd {
         Self::with_dictionary(level, Vec::new())
     }
 
-    /// The same with a dictionary: content that pages are likely to have in common, or what `zstd
-    /// --train` made of samples. An empty one counts as none.
+    /// The same with a dictionary: content that pages are likely to have in common, or what
+    /// `zstd --train` made of samples. An empty dictionary counts as none.
     #[must_use]
     pub fn with_dictionary(level: i32, dictionary: Vec<u8>) -> Self {
         let with = if dictionary.is_empty() { "" } else { "+dictionary" };
@@ -92,7 +92,7 @@ impl Zstd {
     #[cold]
     fn new_context(&self) -> std::io::Result<Context> {
         let mut compressor = Compressor::with_dictionary(self.level, &self.dictionary)?;
-        // A page's size and dictionary are known, so they need no space in the data.
+        // The page's size and dictionary are known, so the data need not contain them.
         compressor.include_contentsize(false)?;
         compressor.include_dictid(false)?;
         let decompressor = Decompressor::with_dictionary(&self.dictionary)?;
@@ -103,7 +103,7 @@ impl Zstd {
         let mut context = self.context()?;
         let result = act(&mut context);
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without room it is not kept.
+        // If there is no memory to keep it, it is dropped.
         if idle.try_reserve(1).is_ok() {
             idle.push(context);
         }

@@ -11,37 +11,37 @@ use crate::tend::Policy;
 /// The configuration of a [`Store`](crate::Store).
 #[derive(Debug)]
 pub struct Config {
-    /// The number of keys, which start at 0. A key costs 48 bytes whether it is used or not.
+    /// The number of keys, which start at 0. A key costs 48 bytes, used or not.
     pub pages: usize,
-    /// The size of every page: a multiple of 8, 64 to 65536. A page that stays longer than the
-    /// pool's longest object, usually a page of the system, is kept raw beside the pool.
+    /// The size of every page: a multiple of 8, 64 to 65536. If a page does not become short enough
+    /// for the pool's longest object, usually a page of the system, it is kept raw beside the pool.
     pub page_bytes: usize,
     /// The codecs, 1 to 8: the first compresses every page that is put, the others recompress.
     pub codecs: Vec<Box<dyn Codec>>,
-    /// A page that does not compress to less than this is kept raw; 1 to `page_bytes`. With another page size, set both by
-    /// [`of_page_bytes`](Self::of_page_bytes).
+    /// A page that does not compress to less than this is kept raw; 1 to `page_bytes`. For another
+    /// page size, set both by [`of_page_bytes`](Self::of_page_bytes).
     pub raw_from_bytes: usize,
-    /// Whether pages with the same content are stored once, unless they are kept beside the pool. It
-    /// costs some 80 bytes for each distinct content.
+    /// Whether pages with the same content are stored once, unless they are kept beside the pool.
+    /// This costs some 80 bytes for each distinct content.
     pub dedup: bool,
     /// The most that the pool, together with the raw pages beside it, may take, in bytes; 0: no
     /// limit. Neither the slots and the index of contents
     /// ([`Stats::table_bytes`](crate::Stats::table_bytes)) nor each thread's buffers count.
     ///
     /// With a file or an [`Evict`], puts make room from 1/64 below the limit on, each a little, so
-    /// that none has to wait for much, unless that was not enough: then one goes on until the limit is
-    /// kept. Without, a put that exceeds the limit is refused. Memory that
-    /// the pool took for a refused page is kept for the next one; there is room again once
-    /// compaction is worth it: when about a sixty-fourth has been removed. From 16 MiB on, while an
-    /// eighth is left, memory is looked at with every 16th put only.
+    /// that none has to wait for much. If that was not enough, one put goes on until the limit is
+    /// kept. Without a file or an [`Evict`], a put that exceeds the limit is refused. Memory that
+    /// the pool took for a refused page is kept for the next one. There is room again once
+    /// compaction is worth it: when about a sixty-fourth has been removed. With a limit of 16 MiB
+    /// or more, while an eighth is left, only every 16th put looks at the memory.
     pub limit_bytes: usize,
-    /// A file or device that pages are written back to, open for reading and writing, but not for
-    /// appending, which would send each write to its end. It belongs to the store alone, which
-    /// writes from its start on.
+    /// A file or device that pages are written back to. It must be open for reading and writing,
+    /// but not for appending, which would send each write to its end. It belongs to the store
+    /// alone, which writes from its start on.
     pub backing: Option<File>,
     /// How many pages the file may hold.
     pub backing_pages: usize,
-    /// What takes pages that do not fit the limit when there is no file, or the file does not take
+    /// What takes pages that do not fit the limit if there is no file, or the file does not take
     /// them: it is full, or its device fails.
     pub evict: Option<Evict>,
     /// What [`Store::tend`](crate::Store::tend) does.
@@ -52,12 +52,13 @@ pub struct Config {
 /// likes.
 ///
 /// It is given the key and the page, and says whether it took the page; if so, the store no longer
-/// has it. It is called for one page, under the page's lock, by a thread whose put needs the room or
-/// that tends the store, and by several such threads at once for different pages. It must not use
-/// the store, nor take a lock that is held by whoever calls [`Store::put`](crate::Store::put) or
-/// [`Store::tend`](crate::Store::tend).
+/// has it. Each call is for one page, under the page's lock, by a thread whose put needs the room
+/// or that tends the store. Several such threads may call it at once for different pages. It must
+/// not use the store, nor take a lock that a caller of [`Store::put`](crate::Store::put) or
+/// [`Store::tend`](crate::Store::tend) holds.
 ///
-/// When it has taken none of all pages, a put without room is refused after it was offered some
+/// Once it was offered all pages and has taken none, a put without room is refused after it was
+/// offered some hundred of them, until it takes one. Tending the store offers it all of them again.
 /// hundred of them, until one is taken; tending the store offers it all of them again.
 pub struct Evict(Box<Taker>);
 
@@ -80,7 +81,7 @@ impl fmt::Debug for Evict {
     }
 }
 
-/// Whether the file can be read and written at any offset; found out without doing either.
+/// Whether the file can be read and written at any offset, without doing either.
 fn is_open_for_both(file: &File) -> bool {
     /// "Bad file descriptor" and "Illegal seek"; any other error here may not recur later.
     const REFUSALS: [i32; 2] = [9, 29];
@@ -103,7 +104,7 @@ fn in_range(
     }
 }
 
-/// Saving less than a sixteenth is not worth the decompression.
+/// To save less than a sixteenth is not worth the decompression.
 const fn raw_from_bytes(page_bytes: usize) -> usize {
     page_bytes / 16 * 15
 }
@@ -126,7 +127,8 @@ impl Config {
         }
     }
 
-    /// The same for pages of `page_bytes`, kept raw from the same fraction of that on.
+    /// The same for pages of `page_bytes`, which are kept raw from the same fraction of their size
+    /// on.
     #[must_use]
     pub fn of_page_bytes(self, page_bytes: usize) -> Self {
         Self { page_bytes, raw_from_bytes: raw_from_bytes(page_bytes), ..self }

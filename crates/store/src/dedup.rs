@@ -1,10 +1,10 @@
 //! Which contents are stored already: an index of shared objects by the hash of their pages.
 //!
 //! The index holds weak references: an object ends with the last slot that has it, and then its
-//! entry goes as well. Of two contents with the same hash the index has the later.
+//! entry goes as well. If two contents have the same hash, the index has the later one.
 //!
-//! Invariant: whoever holds an `Arc<Shared>` gives it to a slot or to [`Dedup::release`]. One that
-//! was merely dropped could be the last, and would leave its object in the pool for ever.
+//! Invariant: code that holds an `Arc<Shared>` gives it to a slot or to [`Dedup::release`]. If it
+//! were merely dropped, it could be the last, and would leave its object in the pool for ever.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::slot::{Packed, Shared};
 
-/// Parts of the index with a lock each.
+/// Parts of the index, each with its own lock.
 const PARTS: usize = 64;
 
 type Part = HashMap<u64, Weak<Shared>, BuildHasherDefault<AsItIs>>;
@@ -32,8 +32,8 @@ impl Dedup {
         self.part(hash).get(&hash)?.upgrade()
     }
 
-    /// Enters the object under its hash. If there is no memory for an entry nobody finds it, and
-    /// its content may be stored again.
+    /// Enters the object under its hash. If there is no memory for an entry, nobody finds the
+    /// object, and its content may be stored again.
     pub(crate) fn insert(&self, shared: &Arc<Shared>) {
         let mut part = self.part(shared.hash);
         if part.try_reserve(1).is_ok() {
@@ -41,12 +41,12 @@ impl Dedup {
         }
     }
 
-    /// Ends one slot's share. Returns the object if that was the last.
+    /// Ends one slot's share. Returns the object if that share was the last.
     pub(crate) fn release(&self, shared: Arc<Shared>) -> Option<Packed> {
         let hash = shared.hash;
         let Shared { packed, .. } = Arc::into_inner(shared)?;
         let mut part = self.part(hash);
-        // Another object may have taken the entry meanwhile.
+        // Another object may have taken the entry in the meantime.
         if part.get(&hash).is_some_and(|entry| entry.strong_count() == 0) {
             part.remove(&hash);
         }

@@ -5,12 +5,12 @@ use std::io;
 
 use hectare_pool::PoolError;
 
-/// Why a [`Store`](crate::Store) refused. Whatever was stored before is still there.
+/// Why a [`Store`](crate::Store) refused. Everything stored before is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreError {
     /// The key is not below [`Config::pages`](crate::Config::pages).
     Key {
-        /// What was asked for.
+        /// The key asked for.
         key: usize,
         /// How many keys there are.
         pages: usize,
@@ -24,15 +24,15 @@ pub enum StoreError {
     },
     /// A value of the configuration is out of its range.
     Config {
-        /// Which, by its name in [`Config`](crate::Config).
+        /// The name of the value in [`Config`](crate::Config).
         name: &'static str,
         /// The value given.
         value: usize,
-        /// The least that it can be.
+        /// The smallest value allowed.
         least: usize,
-        /// The most that it can be.
+        /// The largest value allowed.
         most: usize,
-        /// What it must be a multiple of.
+        /// The value must be a multiple of this.
         multiple_of: usize,
     },
     /// There is no memory for the table of keys.
@@ -48,13 +48,13 @@ pub enum StoreError {
         /// [`Config::limit_bytes`](crate::Config::limit_bytes).
         limit_bytes: usize,
     },
-    /// The pool has no room; it also reports "out of memory" for a page beside the pool or a buffer
-    /// of the thread. Small allocations on the program's heap do not give this error: making a
-    /// store, a thread's first call, each content with [`Config::dedup`](crate::Config::dedup), and
-    /// what codecs allocate themselves ([`Zstd`](crate::Zstd): a context for each thread). When
-    /// these fail, they abort or panic.
+    /// The pool has no room. This error also reports "out of memory" for a page beside the pool or
+    /// a buffer of the thread. Small allocations on the program's heap do not give this error:
+    /// making a store, a thread's first call, each content with
+    /// [`Config::dedup`](crate::Config::dedup), and what codecs allocate themselves
+    /// ([`Zstd`](crate::Zstd): a context for each thread). If these fail, they abort or panic.
     Pool(PoolError),
-    /// What was stored has changed since then, in memory or in the file.
+    /// The stored content has changed since then, in memory or in the file.
     Damaged {
         /// The key whose content is lost.
         key: usize,
@@ -65,14 +65,15 @@ pub enum StoreError {
     NoFile,
     /// The file for written-back pages holds as many pages as it may.
     FileFull {
-        /// How many those are: [`Config::backing_pages`](crate::Config::backing_pages), at most 2^32 − 1.
+        /// How many pages it may hold: [`Config::backing_pages`](crate::Config::backing_pages), at
+        /// most 2^32 − 1.
         pages: usize,
     },
     /// The store has no codec of that number.
     NoCodec {
-        /// What was asked for.
+        /// The number asked for.
         codec: usize,
-        /// How many the store has; their numbers start at 0.
+        /// How many codecs the store has; their numbers start at 0.
         codecs: usize,
     },
 }

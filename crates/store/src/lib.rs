@@ -11,14 +11,14 @@
 //!                 for what is idle          pressure: written back
 //! ```
 //!
-//! A [`Store`] has a slot for each key, and each slot has its own lock, so reading a page takes no
+//! A [`Store`] has a slot for each key, and each slot has its own lock. So reading a page takes no
 //! lock that the writer of another page can hold, unless [`Config::dedup`] finds the two equal.
 //!
-//! A pool says how its threads wait for each other: by default they spin, which needs no operating
+//! A pool says how its threads wait for each other. By default they spin, which needs no operating
 //! system; on Linux give it `FutexPark`, as below.
 //!
-//! [`Store::tend`] does what time and pressure call for, as [`Policy`] says. Statistics come in the
-//! kernel's columns ([`Stats::mm_stat`]).
+//! [`Store::tend`] does the work that time and pressure call for, as [`Policy`] says. Statistics
+//! come in the kernel's columns ([`Stats::mm_stat`]).
 //!
 //! ```
 //! use hectare_pages::{FutexPark, Os};

@@ -1,8 +1,8 @@
 //! A pool's objects as owned values: the only file of the crate with `unsafe`.
 //!
 //! Invariants
-//! 1. An [`Object`] is made, with its content, only by [`Objects::put`], and ends only in
-//!    [`Objects::free`]: it names a live object as long as it exists, and is not cloned.
+//! 1. Only [`Objects::put`] makes an [`Object`], with its content, and only [`Objects::free`] ends
+//!    it. So an [`Object`] names a live object as long as it exists, and is not cloned.
 //! 2. Nobody writes to an object after `put` has returned it.
 //! 3. A store has one `Objects`, and its objects never leave that store.
 
@@ -35,7 +35,7 @@ impl<P: Pool> Objects<P> {
 
     pub(crate) fn put(&self, data: &[u8]) -> Result<Object, PoolError> {
         let handle = self.pool.alloc(data.len())?;
-        // SAFETY: live, of that length, and nobody else's: it was allocated just now.
+        // SAFETY: live, of that length, and this thread's alone: it was allocated just now.
         unsafe { self.pool.write(handle, data) };
         Ok(Object(handle))
     }

@@ -1,4 +1,4 @@
-//! What is known about a page.
+//! What the store knows about a page.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) enum Content {
     /// There is no such page.
     #[default]
     Absent,
-    /// This word fills it.
+    /// One word, which fills the page.
     Filled(u64),
     Own(Packed),
     Shared(Arc<Shared>),
@@ -62,7 +62,7 @@ impl Content {
             || self.packed().is_some_and(|packed| packed.codec == CodecId::RAW)
     }
 
-    /// The bytes of it that nobody shares.
+    /// The bytes of the page that it shares with no other.
     pub(crate) fn own_bytes(&self) -> usize {
         match self {
             Self::Own(packed) => packed.bytes as usize,
@@ -72,7 +72,7 @@ impl Content {
         }
     }
 
-    /// The page's share of the bytes that it and others take.
+    /// The page's share of the bytes that it has together with others.
     pub(crate) fn share_bytes(&self) -> usize {
         match self {
             Self::Shared(shared) => shared.packed.bytes as usize / Arc::strong_count(shared),
@@ -94,6 +94,6 @@ pub(crate) struct Slot {
     pub(crate) checksum: u32,
     /// When the page was last put or got, in seconds of the store's clock.
     pub(crate) touched_s: u32,
-    /// The codec after the strongest one tried so far: nothing is to be gained from weaker ones.
+    /// The codec after the strongest one tried so far: weaker ones gain nothing.
     pub(crate) tried_codecs: u8,
 }

@@ -62,9 +62,9 @@ impl Counters {
 /// The account of a [`Store`](crate::Store): see [`Store::stats`](crate::Store::stats).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Pages that are stored, wherever.
+    /// Pages that are stored, wherever they are.
     pub pages: usize,
-    /// Those times the size of a page: `orig_data_size`.
+    /// Pages times the size of a page: `orig_data_size`.
     pub original_bytes: usize,
     /// The objects in the pool, by their lengths, and raw pages: `compr_data_size`.
     pub compressed_bytes: usize,
@@ -75,11 +75,11 @@ pub struct Stats {
     pub table_bytes: usize,
     /// `mem_limit`; 0 is none.
     pub limit_bytes: usize,
-    /// The largest `pool_bytes` seen; it is looked at with every 16th put or more often.
+    /// The largest `pool_bytes` seen. The store looks with every 16th put or more often.
     pub most_pool_bytes: usize,
     /// Pages that one word fills: `same_pages`.
     pub same_filled_pages: usize,
-    /// Pages that use another's object: by this many the pages in the pool outnumber its objects.
+    /// Pages that use another page's object: how many more pages the pool has than objects.
     pub sharing_pages: usize,
     /// Pages kept as they are: `huge_pages`.
     pub raw_pages: usize,
@@ -104,7 +104,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Memory used, the table included, for each byte stored; 0 if nothing is.
+    /// Memory used, the table included, for each byte stored; 0 if nothing is stored.
     #[must_use]
     pub fn density(&self) -> f64 {
         let used_bytes = self.pool_bytes + self.table_bytes;
@@ -136,7 +136,7 @@ impl Stats {
         columns(&[self.failed_reads, self.failed_writes, 0, 0])
     }
 
-    /// The line of the kernel's `bd_stat`, in pages: held by the file, read from it, written.
+    /// The line of the kernel's `bd_stat`, in pages: held by the file, read from it, written to it.
     #[must_use]
     pub fn bd_stat(&self) -> String {
         columns(&[self.file_pages, self.file_reads, self.written_back_pages])

@@ -25,8 +25,8 @@ const SMALL_LIMIT_BYTES: usize = 16 << 20;
 
 /// A compressed page store over a pool.
 ///
-/// Every method may be called from several threads at once. Pages are copied in and out. Of two
-/// pages that two threads put under one key at the same time, one is stored.
+/// Several threads may call every method at once. Pages are copied in and out. If two threads put
+/// two pages under one key at the same time, one of the pages is stored.
 #[derive(Debug)]
 pub struct Store<P: Pool> {
     pub(crate) objects: Objects<P>,
@@ -39,10 +39,10 @@ pub struct Store<P: Pool> {
     /// The clock when the store was last tended.
     pub(crate) now_s: AtomicU32,
     pub(crate) search: Search,
-    /// Puts until the footprint is looked at again.
+    /// Puts until the store looks at the footprint again.
     until_look: AtomicU32,
-    /// The bytes of the pool that the last compaction left unused. The lock is held by whoever
-    /// makes room.
+    /// The bytes of the pool that the last compaction left unused. The thread that makes room holds
+    /// the lock.
     pub(crate) relieving: Mutex<usize>,
 }
 
@@ -88,17 +88,18 @@ impl<P: Pool> Store<P> {
         self.objects.pool()
     }
 
-    /// Stores a page under `key`, in place of what was there.
+    /// Stores a page under `key`, in place of the page that was there.
     ///
-    /// Time: that of hashing and compressing a page and of an [`alloc`](Pool::alloc) of the pool, whatever the number of
-    /// pages. With [`Config::dedup`] a page with the same hash as another is compared with it instead, which inflates that
-    /// one. Near [`Config::limit_bytes`] a put also makes some room, in proportion to what it stores; one that exceeds the
-    /// limit all the same takes O(pages), and the time of a [`compact`](Pool::compact) of the pool.
+    /// Time: that of hashing and compressing a page and of an [`alloc`](Pool::alloc) of the pool,
+    /// whatever the number of pages. With [`Config::dedup`] a page with the same hash as another is
+    /// compared with it instead, which inflates the other. Near [`Config::limit_bytes`] a put also
+    /// makes some room, in proportion to what it stores. A put that still exceeds the limit takes
+    /// O(pages), and the time of a [`compact`](Pool::compact) of the pool.
     ///
     /// # Errors
-    /// [`StoreError`]; what was stored under the key is still there then. Near the limit pages are
-    /// written back or evicted, old ones first; what was stored under the key can be among those
-    /// that [`Evict`](crate::Evict) takes.
+    /// [`StoreError`]; the page stored under the key before is then still there. Near the limit
+    /// pages are written back or evicted, old ones first. The page stored under the key can be
+    /// among those that [`Evict`](crate::Evict) takes.
     pub fn put(&self, key: usize, page: &[u8]) -> Result<(), StoreError> {
         let slot = self.slot(key)?;
         self.check_size(page)?;
@@ -119,12 +120,14 @@ impl<P: Pool> Store<P> {
 
     /// Copies the page of `key` to `page`. False if there is none; `page` is then unchanged.
     ///
-    /// Time: that of inflating a page, or reading it from the file, and of hashing it, whatever the number of pages.
+    /// Time: that of inflating a page, or reading it from the file, and of hashing it, whatever the
+    /// number of pages.
     ///
     /// # Errors
-    /// [`StoreError::Key`], [`StoreError::PageSize`] and [`StoreError::Pool`], where a buffer of the thread finds no
-    /// memory. [`StoreError::Damaged`] if the content is not what was put, [`StoreError::Io`] if it is in the file and
-    /// cannot be read; the content of `page` is then arbitrary.
+    /// [`StoreError::Key`], [`StoreError::PageSize`], and [`StoreError::Pool`] if there is no
+    /// memory for a buffer of the thread. [`StoreError::Damaged`] if the content is not what was
+    /// put, [`StoreError::Io`] if it is in the file and cannot be read; the content of `page` is
+    /// then arbitrary.
     pub fn get(&self, key: usize, page: &mut [u8]) -> Result<bool, StoreError> {
         let slot = self.slot(key)?;
         self.check_size(page)?;
@@ -150,7 +153,7 @@ impl<P: Pool> Store<P> {
         Ok(was_there)
     }
 
-    /// The account. O(1), plus the time for the pool's own.
+    /// The account. O(1), plus the time for the pool's own account.
     pub fn stats(&self) -> Stats {
         let counters = &self.counters;
         let pages = counters.pages.load(Relaxed);
@@ -182,8 +185,8 @@ impl<P: Pool> Store<P> {
         }
     }
 
-    /// Calls `each` with the state of every page that is stored, by key. `each` must not use the
-    /// store. O([`Config::pages`]).
+    /// Calls `each` with the state of every stored page, in the order of the keys. `each` must not
+    /// use the store. O([`Config::pages`]).
     pub fn for_each_page(&self, mut each: impl FnMut(PageState)) {
         let now_s = self.now_s.load(Relaxed);
         for (key, slot) in self.slots.iter().enumerate() {
@@ -252,13 +255,14 @@ impl<P: Pool> Store<P> {
     /// The object that has this content already.
     pub(crate) fn known(&self, hash: u64, page: &[u8]) -> Option<Arc<Shared>> {
         let known = self.dedup.as_ref()?.find(hash)?;
-        // In no slot yet: others may end their shares while it is compared, and this is the last then.
+        // In no slot yet: others may end their shares during the comparison, and then this share is
+        // the last.
         let known = Unplaced { store: self, content: Content::Shared(known) };
         let is_same = with_buffer(page.len(), |other| match known.content.packed() {
             Some(packed) => Ok(self.unpack_object(packed, other)? && other == page),
             None => Ok(false),
         });
-        // If there is no memory to compare with it, the page is stored anew, if there is memory for
+        // If there is no memory for the comparison, the page is stored anew, if there is memory for
         // that.
         if let Ok(Ok::<_, PoolError>(true)) = is_same
             && let Content::Shared(known) = known.place()
@@ -286,7 +290,7 @@ impl<P: Pool> Store<P> {
         with_buffer(compressor.bound_bytes(page.len()), |out| {
             let most_bytes = self.objects.max_size_bytes();
             let bytes = compressor.compress(page, out);
-            // No object has no bytes.
+            // Every object has at least one byte.
             let is_object =
                 |&bytes: &usize| (1..below_bytes).contains(&bytes) && bytes <= most_bytes;
             let Some(bytes) = bytes.filter(is_object) else {
@@ -342,7 +346,7 @@ impl<P: Pool> Store<P> {
         })
     }
 
-    /// Ends a content that is no longer in any slot.
+    /// Ends a content that no slot has any more.
     pub(crate) fn end(&self, content: Content) {
         let packed = match (content, &self.dedup, &self.backing) {
             (Content::Own(packed), ..) => packed,
@@ -366,16 +370,15 @@ impl<P: Pool> Store<P> {
         Memory { bytes, unused_bytes: pool.footprint_bytes() - pool.stored_bytes }
     }
 
-    /// Makes room if the limit is exceeded with `new`, which is in no slot yet. The footprint is
-    /// looked at with every 16th put, or with every one while the limit is small or less than an
-    /// eighth away.
+    /// Makes room if the limit is exceeded with `new`, which is in no slot yet. Every 16th put
+    /// looks at the footprint; every put does while the limit is small or less than an eighth away.
     fn keep_limit(&self, new: &Content) -> Result<(), StoreError> {
         let was = self.until_look.fetch_sub(1, Relaxed);
         if (1..=PUTS_A_LOOK).contains(&was) {
             return Ok(());
         }
         let limit_bytes = self.config.limit_bytes;
-        // What the pool holds is in its footprint already.
+        // The pool's footprint includes what the pool holds.
         let beside_bytes = if let Content::Plain(page) = new { page.len() } else { 0 };
         let memory = self.memory();
         let bytes = memory.bytes + beside_bytes;
@@ -404,7 +407,7 @@ impl<P: Pool> Drop for Store<P> {
     }
 }
 
-/// A content that is in no slot yet. It ends if it comes into none, also when a codec or an
+/// A content that is in no slot yet. It ends unless a slot gets it, even if a codec or an
 /// [`Evict`](crate::Evict) panics while room is made for it.
 struct Unplaced<'a, P: Pool> {
     store: &'a Store<P>,

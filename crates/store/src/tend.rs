@@ -1,5 +1,5 @@
-//! What is done with pages while nobody asks for them: stronger codecs for idle ones, the file for
-//! idle or incompressible ones, and [making room](crate::relief) when the limit is near.
+//! What the store does with pages while nobody asks for them: stronger codecs for idle pages, the
+//! file for idle or incompressible ones, and [making room](crate::relief) when the limit is near.
 
 use std::ops::AddAssign;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,11 +18,11 @@ use crate::store::{Store, lock};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// A page not touched for this long is recompressed by the last codec, if there are several;
-    /// `None`: only when asked to.
+    /// `None`: only on request.
     pub recompress_after: Option<Duration>,
     /// A page not touched for this long is written back, if there is a file.
     pub write_back_after: Option<Duration>,
-    /// Room is made from this percentage of the limit on; 100 and more: only when the limit is
+    /// Room is made from this percentage of the limit on. 100 and more: only when the limit is
     /// exceeded, or by puts, which begin 1/64 below it.
     pub pressure_percent: usize,
 }
@@ -38,14 +38,14 @@ impl Default for Policy {
     }
 }
 
-/// Which pages are meant.
+/// Which pages a call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Select {
-    /// All that are in memory.
+    /// All pages in memory.
     All,
-    /// Those not touched for this long, rounded up to seconds of the store's clock.
+    /// Pages not touched for this long, rounded up to seconds of the store's clock.
     Idle(Duration),
-    /// Those that are kept raw.
+    /// Pages that are kept raw.
     Raw,
 }
 
@@ -66,16 +66,16 @@ impl AddAssign for Tended {
 }
 
 impl<P: Pool> Store<P> {
-    /// Does what the [`Policy`] asks for: call it every second or so, from one thread. O(pages).
+    /// Does what the [`Policy`] asks for. Call it every second or so, from one thread. O(pages).
     ///
     /// # Errors
-    /// The first [`StoreError`]. The rest was done all the same: a damaged page or a full file does
-    /// not keep other pages in memory.
+    /// The first [`StoreError`]. All other work was done: a damaged page or a full file does not
+    /// keep other pages in memory.
     pub fn tend(&self) -> Result<Tended, StoreError> {
         self.tend_at(self.begun.elapsed())
     }
 
-    /// [`tend`](Self::tend) by the caller's clock, which starts with the store and never goes
+    /// As [`tend`](Self::tend), by the caller's clock, which starts with the store and never goes
     /// backwards.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl<P: Pool> Store<P> {
             if last_codec > 0 {
                 note(self.recompress(last_codec, Select::All));
             }
-            // Who did not take a page may take it now.
+            // An [`Evict`](crate::Evict) that did not take a page may take it now.
             self.search.is_in_vain.store(false, Relaxed);
             let Relief { written_back_pages, failed, .. } = self.relieve(pressure_bytes);
             note(Ok(Tended { written_back_pages, ..Tended::default() }));
@@ -112,12 +112,12 @@ impl<P: Pool> Store<P> {
     }
 
     /// Compresses pages anew by codec `codec` (its number in
-    /// [`Config::codecs`](crate::Config::codecs)), where that makes them shorter. Looks at every key, and compresses each
-    /// page selected that was not tried with this codec or a later one.
+    /// [`Config::codecs`](crate::Config::codecs)), if that makes them shorter. Looks at every key,
+    /// and compresses each page selected that was not tried with this codec or a later one.
     ///
     /// # Errors
-    /// [`StoreError::NoCodec`], or that of the first page that failed: if that page is damaged, the
-    /// others are done all the same.
+    /// [`StoreError::NoCodec`], or the error of the first page that failed. If that page is
+    /// damaged, the others are still compressed.
     pub fn recompress(&self, codec: usize, select: Select) -> Result<Tended, StoreError> {
         let codecs = self.config.codecs.len();
         if codec >= codecs {
@@ -131,8 +131,8 @@ impl<P: Pool> Store<P> {
     /// Writes pages to the file and frees their memory. Looks at every key, and writes each page selected.
     ///
     /// # Errors
-    /// [`StoreError::NoFile`], [`StoreError::FileFull`], or that of the first page that failed: if
-    /// that page is damaged, the others are written all the same.
+    /// [`StoreError::NoFile`], [`StoreError::FileFull`], or the error of the first page that
+    /// failed. If that page is damaged, the others are still written.
     pub fn write_back(&self, select: Select) -> Result<Tended, StoreError> {
         let pages = self.for_each(select, |key, slot| self.write_back_slot(key, slot))?;
         Ok(Tended { written_back_pages: pages, ..Tended::default() })
@@ -145,7 +145,7 @@ impl<P: Pool> Store<P> {
         bytes
     }
 
-    /// Does a part of that, if there is something to do.
+    /// Does a part of a compaction, if there is something to do.
     pub(crate) fn compact_some(&self) -> Option<usize> {
         let bytes = self.pool().compact_some()?;
         self.counters.compacted_bytes.fetch_add(bytes as u64, Relaxed);
@@ -170,7 +170,7 @@ impl<P: Pool> Store<P> {
             // A page beside the pool has no hash yet.
             let hash = xxh3_64(page);
             let new = match self.known(hash, page) {
-                // Also one that a stronger codec made.
+                // The object may be one that a stronger codec made.
                 Some(known) if (codec..CodecId::RAW).contains(&known.packed.codec) => {
                     Some(Content::Shared(known))
                 }
@@ -203,7 +203,7 @@ impl<P: Pool> Store<P> {
         })?
     }
 
-    /// Replaces the slot's content: by the same page elsewhere, or by none.
+    /// Replaces the slot's content: by the same page elsewhere, or by no page.
     pub(crate) fn replace(&self, slot: &mut Slot, new: Content) {
         self.counters.change(&slot.content, &new);
         let old = core::mem::replace(&mut slot.content, new);
@@ -211,7 +211,7 @@ impl<P: Pool> Store<P> {
     }
 
     /// Calls `act` with each selected page that takes memory, under its slot's lock. `act` returns
-    /// whether it did something. Returns how many pages it did something with.
+    /// whether it did something. Returns for how many pages it did.
     fn for_each(
         &self,
         select: Select,
@@ -235,7 +235,7 @@ impl<P: Pool> Store<P> {
             }
             match act(key, &mut slot) {
                 Ok(is_done) => done += usize::from(is_done),
-                // Nobody can read it any more, and those after it can still be done.
+                // Nobody can read this page any more, and the pages after it can still be handled.
                 Err(error @ StoreError::Damaged { .. }) => damaged = damaged.or(Some(error)),
                 Err(error) => return Err(error),
             }
