@@ -1,4 +1,4 @@
-//! What a put takes where every one must make room: a cache of 64 MiB that nobody tends, whose pages
+//! What a put takes if every put must make room: a cache of 64 MiB that nobody tends, whose pages
 //! are put under random keys. `cargo run --release -p hectare-store --example puts_at_the_limit`
 
 use std::error::Error;
@@ -19,7 +19,7 @@ fn random(state: &mut u64) -> usize {
     *state as usize
 }
 
-/// A page of which this much does not compress.
+/// A page of which `noise_bytes` do not compress.
 fn page(state: &mut u64, noise_bytes: usize) -> Vec<u8> {
     let noise = std::iter::repeat_with(|| random(state).to_ne_bytes()).flatten();
     let mut page: Vec<u8> = noise.take(noise_bytes).collect();
@@ -27,7 +27,7 @@ fn page(state: &mut u64, noise_bytes: usize) -> Vec<u8> {
     page
 }
 
-/// Puts pages until the limit is reached, and then as many more, each timed.
+/// Puts pages until the limit is reached, and then a fixed number more, each timed.
 fn run<P: Pool>(
     name: &str,
     pool: P,
@@ -81,8 +81,8 @@ fn run<P: Pool>(
     Ok(())
 }
 
-/// As above, where all pages but thirty are new, and each of these twice as old as the next: the
-/// longest puts are those that must find out which pages are the oldest of all.
+/// The same, but all pages except thirty are new, and each of the thirty is twice as old as the
+/// next. The longest puts are those that must find out which pages are the oldest of all.
 fn run_with_new_pages(keys: usize) -> Result<(), Box<dyn Error>> {
     let pool: Dense<Os, FutexPark> = Dense::new(Os);
     let evict = Some(Evict::new(|_, _| true));

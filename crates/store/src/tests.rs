@@ -22,7 +22,7 @@ mod limit;
 
 const PAGE: usize = 4096;
 
-/// A file for one test, deleted at once: it lives as long as it is open.
+/// A file for one test, deleted at once: it exists as long as it is open.
 fn scratch_file() -> File {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Relaxed);
@@ -52,7 +52,7 @@ fn noise(random: &mut Random) -> Vec<u8> {
     (0..PAGE / 8).flat_map(|_| random.bits().to_ne_bytes()).collect()
 }
 
-/// Words of a small vocabulary: LZ4 halves it about, zstd does better.
+/// Words of a small vocabulary: LZ4 about halves them, zstd does better.
 fn text(random: &mut Random) -> Vec<u8> {
     const WORDS: [&str; 8] =
         ["page ", "pool ", "store ", "of ", "a ", "frame\n", "handle ", "the "];
@@ -72,7 +72,7 @@ fn any_page(random: &mut Random) -> Vec<u8> {
         0 => vec![random.bits() as u8; PAGE],
         1 => random.bits().to_ne_bytes().repeat(PAGE / 8),
         2 => noise(random),
-        // One of a few: most of them are stored already.
+        // One of a few texts: most of them are stored already.
         3 | 4 => text(&mut Random::new(random.below(6) as u64)),
         _ => text(random),
     }
@@ -151,7 +151,7 @@ impl Shadow {
         assert!(stats.pool_bytes <= stats.most_pool_bytes);
     }
 
-    /// Without pages nothing is left in the pool or the file.
+    /// Removes all pages. Then nothing is left in the pool or the file.
     fn drain(&mut self, store: &Store<impl Pool>) {
         for key in self.pages.keys().copied().collect::<Vec<_>>() {
             self.remove(store, key);

@@ -40,7 +40,7 @@ fn equal_contents_are_stored_once() {
     assert_eq!(shared_pages(), 0);
     shadow.check_all(&store);
     shadow.drain(&store);
-    // The index forgets what is gone, so the content is stored anew.
+    // The index forgets objects that are gone, so the content is stored anew.
     shadow.put(&store, 3, page).expect("memory");
     assert_eq!(store.pool().stats().objects, 1);
 }
@@ -97,14 +97,15 @@ impl<F: Fn() + Send + Sync> Codec for Before<F> {
     }
 }
 
-/// Another thread removes the only page that has the object while a put compares its page with that.
+/// While a put compares its page with an object, another thread removes the only page that has the
+/// object.
 #[test]
 fn a_codec_that_panics_amid_a_comparison_leaves_no_object_behind() {
     for panics in [false, true] {
         let both = Arc::new(Barrier::new(2));
         let waiting = Arc::clone(&both);
         let codec = Before(move || {
-            // Once when it is compared, once when the page is gone.
+            // Once when the object is compared, once when the page is gone.
             waiting.wait();
             waiting.wait();
             if panics {
@@ -262,7 +263,7 @@ fn a_page_that_does_not_become_shorter_than_the_bound_is_raw() {
     }
 }
 
-/// Leaves out a page's end, from this place on, where it is zero.
+/// A codec that leaves out a page's end, from this place on, if it is zero.
 struct Beginning(usize);
 
 impl Codec for Beginning {
@@ -305,7 +306,7 @@ fn a_page_that_becomes_as_long_as_the_longest_object_is_one() {
     }
 }
 
-/// No pool has an object of no bytes.
+/// No pool has an object of zero bytes.
 #[test]
 fn a_page_that_a_codec_turns_into_nothing_is_raw() {
     let codecs: Vec<Box<dyn Codec>> = vec![Box::new(Lz4), Box::new(Beginning(0))];
@@ -390,7 +391,7 @@ fn the_account_has_the_index_of_contents() {
     assert!((16 * PAGES..80 * PAGES).contains(&index_bytes), "{index_bytes} bytes");
 }
 
-/// Who takes pages out counts what that frees.
+/// Taking pages out counts only what that frees.
 #[test]
 fn a_shared_page_frees_nothing_before_the_last() {
     let store = Store::new(dense(), config(2)).expect("a store");
@@ -436,7 +437,7 @@ fn what_a_stronger_codec_has_stored_already_is_shared() {
     shadow.drain(&store);
 }
 
-/// Beside the pool they are not compared.
+/// Pages beside the pool are not compared.
 #[test]
 fn equal_pages_that_come_into_the_pool_are_stored_once() {
     const LONG: usize = 2 * PAGE;

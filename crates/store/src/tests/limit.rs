@@ -12,7 +12,7 @@ fn the_limit_is_kept_and_what_was_there_stays() {
     let refused = (0..1000).find_map(|key| shadow.put(&store, key, text(&mut random)).err());
     assert_eq!(refused, Some(StoreError::Limit { limit_bytes }));
     assert!(shadow.pages.len() > 64, "{} pages in 256 KiB", shadow.pages.len());
-    // Also when it replaces another: the old page stays.
+    // This also holds if the put replaces another page: the old page stays.
     assert!(shadow.put(&store, 5, noise(&mut random)).is_err());
     shadow.check_all(&store);
     // What the pool took for refused pages is kept for the next ones.
@@ -34,13 +34,13 @@ fn after_a_refusal_what_is_removed_makes_room() {
     let page = noise(&mut random);
     let stored = (0..pages).find(|&key| store.put(key, &noise(&mut random)).is_err());
     let stored = stored.expect("4 MiB do not hold 2000 pages");
-    // One in 32, in places that are not adjacent.
+    // One page in 32, so no two are adjacent.
     (0..stored).step_by(32).for_each(|key| assert_eq!(store.remove(key), Ok(true)));
     store.put(0, &page).expect("there is room again");
     assert!(store.stats().pool_bytes <= limit_bytes);
 }
 
-/// Longer than what the pool can hold, so beside it.
+/// The pages are longer than what the pool can hold, so they lie beside it.
 #[test]
 fn a_page_beside_the_pool_is_within_the_limit_as_well() {
     const LONG: usize = 1 << 16;
@@ -83,7 +83,7 @@ fn without_a_file_the_limit_evicts_old_pages() {
     let limit_bytes = 256 << 10;
     let evicted = Arc::new(Mutex::new(HashMap::new()));
     let taken = Arc::clone(&evicted);
-    // Every seventh page is not taken.
+    // The evictor does not take every seventh page.
     let evict = Evict::new(move |key, page| {
         let takes = key % 7 != 0;
         if takes {
@@ -175,7 +175,7 @@ fn a_cache_at_its_limit_is_not_compacted_for_every_few_pages() {
     assert!(evicted > 9000, "{evicted} of {pages} pages");
 }
 
-/// Nor is it for every page that is removed where puts are refused.
+/// Nor does each removed page cause a compaction while puts are refused.
 #[test]
 fn refused_puts_compact_once_in_a_sixty_fourth() {
     let (limit_bytes, pages) = (4 << 20, 2000);
@@ -223,7 +223,7 @@ fn near_the_limit_many_holes_are_filled_before_pages_are_taken_out() {
     }
 }
 
-/// Names and heads make up a tenth of such a pool; they never take a page.
+/// Names and heads make up a tenth of such a pool. They never take a page.
 #[test]
 fn what_small_objects_cost_is_not_taken_for_holes() {
     let (limit_bytes, keys) = (2 << 20, 40_000);
@@ -242,7 +242,7 @@ fn what_small_objects_cost_is_not_taken_for_holes() {
     assert!(stats.pool_bytes < limit_bytes - limit_bytes / 256 * 3, "{stats:?}");
 }
 
-/// Of a large table most keys may have no page.
+/// Most keys of a large table may have no page.
 #[test]
 fn puts_into_a_sparse_table_share_the_work_as_well() {
     let (limit_bytes, keys) = (1 << 20, 200_000);
@@ -258,8 +258,7 @@ fn puts_into_a_sparse_table_share_the_work_as_well() {
     assert_eq!(store.pool().1.load(Relaxed), 0, "times compacted as a whole");
 }
 
-/// What a put does to make room is in proportion to what it puts; what that leaves to do is done by
-/// the puts after it.
+/// A put does work to make room in proportion to what it puts. The puts after it do what it leaves.
 fn puts_share_the_work(pool: impl Pool, most_moved: u64, least_percent: usize) {
     const KEYS: usize = 20_000;
     let limit_bytes = 8 << 20;
@@ -278,12 +277,12 @@ fn puts_share_the_work(pool: impl Pool, most_moved: u64, least_percent: usize) {
             assert!(moved <= most_moved, "{moved} objects moved by one put");
             assert!(stats.pool_bytes <= limit_bytes, "{stats:?}");
             let looks = store.search.looks();
-            // A sixth of the keys has a page.
+            // A sixth of the keys have a page.
             assert!(looks - looks_before <= 256 * 8 + 128, "{} keys", looks - looks_before);
             (before, looks_before) = ((stats.evicted_pages, pool.objects_moved), looks);
         }
     };
-    // What is put after another thread has put all there is comes into another shard.
+    // The pages put here go to another shard than those that another thread has put before.
     std::thread::scope(|scope| scope.spawn(&mut put_many).join().expect("a sound store"));
     put_many();
     assert_eq!(store.pool().1.load(Relaxed), 0, "times compacted as a whole");
@@ -294,16 +293,16 @@ fn puts_share_the_work(pool: impl Pool, most_moved: u64, least_percent: usize) {
 
 #[test]
 fn puts_share_the_work_of_making_room() {
-    // A free does a step as well while the shard compacts.
+    // A free also does a step while the shard compacts.
     puts_share_the_work(dense(), (32 + 6 + 1) * 64, 93);
     let zs: Zs<Os> = Zs::new(Os).expect("memory");
     puts_share_the_work(zs, 32 * 256, 85);
-    // Two pages of text do not fit one of this pool's.
+    // Two pages of text do not fit one page of this pool.
     puts_share_the_work(Xv::<Os>::new(Os), 0, 50);
 }
 
-/// Of a large table most keys may have no page: to go through all of them for each few pages took a thousand
-/// times as long as the rest of a put.
+/// Most keys of a large table may have no page. To go through all of them for each few pages took a
+/// thousand times as long as the rest of a put.
 #[test]
 fn where_no_page_is_raw_room_is_made_without_a_look_at_every_key() {
     let (limit_bytes, pages) = (1 << 20, 1000);
@@ -348,7 +347,7 @@ fn without_a_key_there_is_no_page_to_take_out() {
     assert_eq!(store.tend_at(Duration::from_secs(5)), Ok(Tended::default()));
 }
 
-/// A hand that goes round for old pages must come to those that are as new as can be.
+/// A hand that goes round for old pages must also come to the newest pages.
 #[test]
 fn new_pages_go_where_no_old_one_is_left() {
     let limit_bytes = 256 << 10;
@@ -358,7 +357,7 @@ fn new_pages_go_where_no_old_one_is_left() {
     store.tend_at(Duration::from_secs(1_000_000)).expect("a sound store");
     (0..1000).for_each(|key| store.put(key, &text(&mut random)).expect("room is made"));
     assert!(store.stats().pool_bytes <= limit_bytes);
-    // And nobody is asked for ever where none of them is taken.
+    // And if the evictor takes no page, no put asks it for ever.
     let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| false)), ..Config::new(1000) };
     let store = Store::new(dense(), config).expect("a store");
     store.tend_at(Duration::from_secs(1_000_000)).expect("a sound store");
@@ -366,8 +365,8 @@ fn new_pages_go_where_no_old_one_is_left() {
     assert_eq!(refused, Some(StoreError::Limit { limit_bytes }));
 }
 
-/// A few pages are old, each twice as old as the next: of these one or two went with each way round
-/// all keys.
+/// How often the first long put goes round all keys. A few pages are old, each twice as old as the
+/// next; each round used to take one or two of them.
 fn rounds_of_the_first_long_put(takes: fn(usize) -> bool, seconds_a_put: u32) -> usize {
     const KEYS: usize = 8000;
     const OLD: usize = 31;
@@ -383,7 +382,7 @@ fn rounds_of_the_first_long_put(takes: fn(usize) -> bool, seconds_a_put: u32) ->
     let put = |key| {
         store.now_s.fetch_add(seconds_a_put, Relaxed);
         let before = store.search.looks();
-        // It is refused where no page is left that goes.
+        // The put is refused if no page is left that goes.
         _ = store.put(key, &text(&mut random));
         store.search.looks() - before
     };
@@ -393,10 +392,11 @@ fn rounds_of_the_first_long_put(takes: fn(usize) -> bool, seconds_a_put: u32) ->
 
 #[test]
 fn one_put_goes_round_all_keys_a_few_times() {
-    // Those that are old enough already, then for the ages of the others, then the oldest of these.
+    // One round for pages that are old enough already, one for the ages of the others, one for the
+    // oldest of these.
     let rounds = rounds_of_the_first_long_put(|_| true, 0);
     assert!(rounds <= 3, "{rounds} rounds");
-    // Where most are refused, younger and younger ones as well.
+    // If most are refused, also rounds for younger and younger pages.
     let rounds = rounds_of_the_first_long_put(|key| key % 512 == 511, 1);
     assert!((3..=9).contains(&rounds), "{rounds} rounds");
 }
@@ -424,7 +424,7 @@ fn who_goes_on_until_the_limit_is_kept_offers_each_page_once() {
     assert_eq!(*offers.lock().expect("sound"), [1; KEYS]);
 }
 
-/// It is not worth it after so little, but the last resort.
+/// After so little, compaction is not worth it, but it is the last resort.
 #[test]
 fn where_only_a_little_goes_the_pool_is_compacted_for_that() {
     let takes = Arc::new(AtomicBool::new(false));
@@ -651,11 +651,11 @@ fn from_some_part_of_the_limit_on_room_is_made_while_nobody_asks() {
     assert!(tended.written_back_pages > 0);
 }
 
-/// Although far from it only every 16th put looks.
+/// This holds although only every 16th put looks while the limit is far off.
 #[test]
 fn near_a_large_limit_every_put_looks() {
     let limit_bytes = (16 << 20) + 9 * PAGE;
-    // Such a page is longer than an object of this pool, so it is a page's size that is looked at.
+    // Such a page is longer than an object of this pool, so the size of a page counts.
     let pool: Xv<Os> = Xv::new(Os);
     let config = Config { limit_bytes, ..Config::new(5000) };
     let store = Store::new(pool, config).expect("a store");
@@ -850,7 +850,7 @@ fn tend_goes_by_the_clock_of_the_store() {
     let store = Store::new(dense(), Config { policy, ..config(1) }).expect("a store");
     store.put(0, &text(&mut Random::new(27))).expect("memory");
     assert_eq!(store.tend().expect("a file").written_back_pages, 1);
-    // Of two threads that tend it the later may come first.
+    // If two threads tend the store, the later one may come first.
     store.tend_at(Duration::from_secs(5)).expect("a file");
     store.tend_at(Duration::from_secs(3)).expect("a file");
     store.put(0, &text(&mut Random::new(27))).expect("memory");
@@ -872,7 +872,7 @@ fn a_page_is_idle_when_all_of_the_time_has_passed() {
 #[test]
 fn any_percentage_is_pressure_at_the_limit_at_most() {
     let limit_bytes = 1 << 20;
-    // The first times the limit is 100 times 2^64.
+    // The first percentage times the limit is 100 times 2^64.
     let percentages = [(100 << 44, true), (usize::MAX, true), (101, true), (100, true), (0, false)];
     for (percent, leaves_them) in percentages {
         let evict = Some(Evict::new(|_, _| true));
