@@ -17,30 +17,30 @@
 //!
 //! Like LLFree (Wrenger and others, USENIX ATC 2023) it keeps bit fields of 2 MiB, summaries of
 //! them, and a subtree reserved for each CPU so that CPUs stay off each other's cache lines. Unlike
-//! LLFree it has no counters. Whoever takes frames clears their bits, a whole word at a time; that
-//! word then serves 64 allocations with plain loads and stores. A free is one compare-and-swap, or
-//! also a plain store if it follows others into the same word. The summaries are written only when
-//! a word becomes, or ceases to be, empty or full.
+//! LLFree it has no counters. A thread that takes frames clears their bits, a whole word at a time;
+//! that word then serves 64 allocations with plain loads and stores. A free is one
+//! compare-and-swap, or also a plain store if it follows others into the same word. The summaries
+//! are written only when a word becomes empty or full, or ceases to be.
 //!
 //! Rules
-//! 1. A frame belongs to whoever cleared its bit, until they set it again. Every other word in the
-//!    metadata, except the two of the held block, is only a hint for finding bits.
+//! 1. A frame belongs to the thread that cleared its bit, until that thread sets it again. Every
+//!    other word in the metadata, except the two of the held block, is only a hint for finding
+//!    bits.
 //! 2. Only the `Local` that has reserved a tree writes the tree's held block. The frames in it are
 //!    free, but for that `Local` alone.
-//! 3. Whoever changes a word's class (empty, between, full) writes the class into the sector state
-//!    *by a read-modify-write* and then looks at the word again, until both agree. Whoever thereby
-//!    changes part of a sector's summary does the same with its bit of `top`.
+//! 3. A thread that changes a word's class (empty, between, full) writes the class into the sector
+//!    state *by a read-modify-write* and then looks at the word again, until both agree. If it
+//!    thereby changes part of a sector's summary, it does the same with the sector's bit of `top`.
 //! 4. So when no call is under way, all summaries are exact: the last write of a hint was followed
 //!    by a look that saw the last change below it. (Otherwise that change's own write of the hint,
 //!    a read-modify-write, would come later still.) During a call they may lag.
 //!
 //! Orderings: taking bits is `Acquire`, giving `Release`, so the next owner of a frame sees what
-//! the last one did with it; the summaries are `AcqRel` for rule 4. The held block's word is
-//! changed as mask 0, new word, new mask, all `Release`, and read as word, mask, word with
-//! `Acquire`. A mask that belongs to another word is noticed because the word's number carries a
-//! count.
+//! the last one did with it. The summaries are `AcqRel` for rule 4. The held block is changed as
+//! mask 0, new word, new mask, all `Release`, and read as word, mask, word with `Acquire`. A mask
+//! that belongs to another word is noticed because the word's number carries a count.
 //!
-//! [`Atomic`] lists what is not promised: between the swap that takes a word and the store of the
+//! [`Atomic`] lists what is not promised. Between the swap that takes a word and the store of the
 //! held block's mask, the word's frames are free nowhere.
 
 mod hints;
@@ -75,10 +75,12 @@ type Tree = [AtomicU64; TREE_STRIDE];
 ///
 /// What it does not promise while other threads are at work:
 /// - Frames that another `Local` holds (64 at most), and blocks that are just being taken, are
-///   invisible to a search: [`Error::Exhausted`] can come that much too early. So can, to a search for more than a
-///   frame, the blocks of a sector (2048 frames) whose summary another thread is just changing.
-/// - A double free is refused, except while another thread is taking the frame's word, or holds it and frees the same
-///   frame at the same time: then, as when the frame has been allocated again in between, it has two owners.
+///   invisible to a search, so [`Error::Exhausted`] can come that much too early. The blocks of a
+///   sector (2048 frames) whose summary another thread is just changing can be invisible, too, to a
+///   search for more than one frame.
+/// - A double free is refused, with two exceptions: another thread is just taking the frame's word,
+///   or another thread holds the word and frees the same frame at the same time. Then, as when the
+///   frame has been allocated again in between, it has two owners.
 #[derive(Debug)]
 pub struct Atomic<'m> {
     trees: &'m [Tree],
@@ -102,7 +104,8 @@ impl<'m> Atomic<'m> {
     }
 
     /// An allocator of `frames` frames, none of them free. Clears the metadata, which must belong
-    /// to this allocator alone: two over the same metadata would hand out the same frames.
+    /// to this allocator alone: two allocators over the same metadata would hand out the same
+    /// frames.
     ///
     /// # Errors
     /// [`Error::MetadataTooSmall`].
@@ -113,7 +116,7 @@ impl<'m> Atomic<'m> {
         Self::over_zeroed(frames, metadata)
     }
 
-    /// As [`new`](Self::new), over metadata that is all zeros already.
+    /// As [`new`](Self::new), over metadata that is already all zeros.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -131,7 +134,7 @@ impl<'m> Atomic<'m> {
         Local::new(self)
     }
 
-    /// How many frames it manages, free or not.
+    /// How many frames the allocator manages, free or not.
     #[must_use]
     pub const fn frames(&self) -> usize {
         self.frames
@@ -192,12 +195,12 @@ impl<'m> Atomic<'m> {
         }
         let mask = self.held_mask(tree).load(Ordering::Acquire);
         let after = self.held_word(tree).load(Ordering::Acquire);
-        // If it changed in between, what is held now was free in `bits` a moment ago.
+        // If the held block changed in between, what is held now was free in `bits` a moment ago.
         if before == after { mask } else { 0 }
     }
 
-    /// Takes all free frames of a word. The swap's `Acquire` makes what their last owners did
-    /// visible. It would be visible without it, too, since `note` loads the emptied word again with
+    /// Takes all free frames of a word. The swap's `Acquire` makes visible what their last owners
+    /// did. That would be visible without it, too, since `note` loads the emptied word again with
     /// `Acquire`, so no model can tell the difference.
     fn take_word(&self, word: usize) -> u64 {
         let old = self.bits(word).swap(0, Ordering::AcqRel);
@@ -234,8 +237,8 @@ impl<'m> Atomic<'m> {
         false
     }
 
-    /// Gives back the frames of `mask`, if none of them is free; returns what was free in the word
-    /// before.
+    /// Gives back the frames of `mask`, if none of them is free. Returns which frames of the word
+    /// were free before.
     #[inline]
     fn give_bits(&self, word: usize, mask: u64) -> Result<u64, Error> {
         let mut old = self.bits(word).load(Ordering::Relaxed);
@@ -258,7 +261,7 @@ impl<'m> Atomic<'m> {
     /// Checks that the summaries are exact, which they are when no call is under way (rule 4).
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first summary that is not exact.
     pub fn validate(&self) -> Result<(), Invalid> {
         for word in 0..self.trees() * TREE_WORDS {
             let bits = self.bits(word).load(Ordering::Acquire);

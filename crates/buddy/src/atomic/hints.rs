@@ -39,7 +39,7 @@ impl<'m> Atomic<'m> {
         self.top(field, at).load(Ordering::Acquire) >> (at % WORD) & 1 != 0
     }
 
-    /// Sets or clears a bit of `top`; returns what it was.
+    /// Sets or clears a bit of `top`; returns its old value.
     pub(super) fn set_top(&self, field: Top, at: usize, value: bool) -> bool {
         let bit = 1 << (at % WORD);
         let word = self.top(field, at);
@@ -67,7 +67,7 @@ impl<'m> Atomic<'m> {
     /// Rule 3, after this thread has changed a word from `old` to `new`.
     #[inline]
     pub(super) fn note(&self, word: usize, old: u64, new: u64) {
-        // If the word was and is neither 0 nor full, its class is unchanged.
+        // The class is unchanged if the word was and is neither 0 nor full.
         if [old, new].iter().any(|bits| bits.wrapping_add(1) <= 1) {
             self.publish_word(word);
         }
@@ -82,7 +82,7 @@ impl<'m> Atomic<'m> {
         });
     }
 
-    /// Rule 3 for the words in `which` of a sector; `classes` looks at them.
+    /// Rule 3 for the words in `which` of a sector; `classes` reads their classes.
     #[inline]
     pub(super) fn publish(&self, sector: usize, which: u32, classes: impl Fn() -> SectorState) {
         let mut seen = classes();
@@ -112,8 +112,8 @@ impl<'m> Atomic<'m> {
         }
     }
 
-    /// Rule 3 for those bits of `top` that this thread's change of a sector, from `old` on,
-    /// affects. All threads share `top`, and each needless write bounces a cache line.
+    /// Rule 3 for the bits of `top` that are affected by this thread's change of a sector's summary
+    /// from `old` on. All threads share `top`, and each needless write bounces a cache line.
     #[cold]
     pub(super) fn publish_summary(&self, sector: usize, mut old: Summary) {
         let mut seen = self.sector_state(sector).summary();

@@ -9,7 +9,7 @@ use crate::bits::{WORD, WORD_SHIFT, blocks, span};
 use crate::frame::{check_block, range_end};
 use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator};
 
-/// A handle to an [`Atomic`] for one thread or CPU. What it holds goes back when it is dropped.
+/// A handle to an [`Atomic`] for one thread or CPU. Dropping it gives back what it holds.
 #[derive(Debug)]
 pub struct Local<'a> {
     shared: &'a Atomic<'a>,
@@ -24,18 +24,18 @@ struct Reserved<'a> {
     tree: usize,
     /// The word of the held block.
     word: usize,
-    /// Its bits that are free for all.
+    /// The word's bits that are free for all.
     bits: &'a AtomicU64,
-    /// Its bits that are held. Rule 2: only the handle with the reservation writes it.
+    /// The word's bits that are held. Rule 2: only the handle with the reservation writes this.
     mask: &'a AtomicU64,
 }
 
 /// Which words of a tree serve a small allocation.
 #[derive(Clone, Copy)]
 enum From {
-    /// Those outside whole huge frames.
+    /// Words outside whole huge frames.
     Partial,
-    /// Those of whole huge frames.
+    /// Words of whole huge frames.
     Whole,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Local<'a> {
         let Some(own) = self.reserved else { return false };
         let mask = own.mask.load(Ordering::Relaxed);
         own.mask.store(0, Ordering::Release);
-        // Nobody else can have freed what is held: it is free already.
+        // Nobody else can have freed what is held: that is free already.
         mask != 0 && self.shared.give_bits(own.word, mask).is_ok()
     }
 
@@ -61,7 +61,7 @@ impl<'a> Local<'a> {
         }
     }
 
-    /// Reserves a tree in place of the present one, if nobody has it.
+    /// Reserves a tree in place of the present one, unless another handle has it.
     fn reserve_tree(&mut self, tree: usize) -> bool {
         if self.shared.top_bit(Top::Reserved, tree)
             || self.shared.set_top(Top::Reserved, tree, true)
@@ -83,7 +83,7 @@ impl<'a> Local<'a> {
     fn hold(&mut self, tree: usize, word: usize, mask: u64) {
         let count = self.shared.held_word(tree).load(Ordering::Relaxed) / TREE_WORDS as u64;
         let next = count.wrapping_add(1) * TREE_WORDS as u64 + (word % TREE_WORDS) as u64;
-        // It is 0 already: every caller has drained the tree's block or found it empty. But
+        // The mask is 0 already: every caller has drained the tree's block or found it empty. But
         // `held_in` relies on the mask being 0 before the word changes, so it is written here.
         self.shared.held_mask(tree).store(0, Ordering::Release);
         self.shared.held_word(tree).store(next, Ordering::Release);
@@ -91,15 +91,15 @@ impl<'a> Local<'a> {
         self.refer_to(tree, word);
     }
 
-    /// `alloc` below order 6, when nothing in the held block fits right away.
+    /// `alloc` below order 6, if the held block cannot serve right away.
     #[inline(never)]
     fn alloc_slow(&mut self, order: u32) -> Option<usize> {
         if let Some(frame) = self.alloc_held(order).or_else(|| self.alloc_own(order, From::Partial))
         {
             return Some(frame);
         }
-        // Use pieces from anywhere before breaking a huge frame, and our own tree's before
-        // another's.
+        // Use pieces from anywhere before breaking a huge frame. Break huge frames of our own tree
+        // before those of another.
         for (top, from) in [(Top::Partial, From::Partial), (Top::Whole, From::Whole)] {
             if let From::Whole = from
                 && let Some(frame) = self.alloc_own(order, from)
@@ -127,8 +127,9 @@ impl<'a> Local<'a> {
         if self.drain() { self.alloc_anywhere(order) } else { None }
     }
 
-    /// Takes a frame from any word, whatever the summaries say: while another thread is between its write of one and
-    /// its look (rule 3) they may hide a sector with many frames, for as long as the thread does not run.
+    /// Takes a frame from any word, whatever the summaries say. While another thread is between its
+    /// write of a summary and its look (rule 3), the summaries may hide a sector with many frames,
+    /// for as long as that thread does not run.
     #[cold]
     fn alloc_unseen(&self) -> Option<usize> {
         (0..self.shared.words())
@@ -148,7 +149,7 @@ impl<'a> Local<'a> {
         Some(own.word * WORD + bit)
     }
 
-    /// Takes a block from the reserved tree: by holding a whole word if nothing is held.
+    /// Takes a block from the reserved tree. If nothing is held, it holds a whole word for that.
     fn alloc_own(&mut self, order: u32, from: From) -> Option<usize> {
         let tree = self.reserved?.tree;
         for sector in tree * SECTORS_IN_TREE..(tree + 1) * SECTORS_IN_TREE {
@@ -182,7 +183,7 @@ impl<'a> Local<'a> {
         self.alloc_held(order)
     }
 
-    /// Takes a block from any tree, whoever has reserved it.
+    /// Takes a block from any tree, whichever handle has reserved it.
     fn alloc_anywhere(&self, order: u32) -> Option<usize> {
         for top in [Top::Partial, Top::Whole] {
             let mut next = 0;
@@ -250,7 +251,7 @@ impl<'a> Local<'a> {
         if let Some(own) = self.reserved
             && own.word == word
         {
-            // No one else needs to see them.
+            // No other thread needs to see these frames.
             let held = own.mask.load(Ordering::Relaxed);
             if (held | own.bits.load(Ordering::Relaxed)) & mask != 0 {
                 return Err(Error::NotAllocated);
@@ -272,7 +273,7 @@ impl<'a> Local<'a> {
     }
 
     /// Holds a word into which this thread keeps freeing, so that the rest of its frees are plain
-    /// stores. Reserves the word's tree for that, if nobody has it.
+    /// stores. Reserves the word's tree for that, unless another handle has it.
     #[cold]
     fn follow(&mut self, word: usize) {
         let tree = word / TREE_WORDS;
@@ -324,7 +325,7 @@ impl FrameAllocator for Local<'_> {
         frame.map(FrameId).ok_or(Error::Exhausted)
     }
 
-    // 75 instructions in random order, with most of the time spent in the compare-and-swap; 55 in
+    // 75 instructions in random order, most of whose time the compare-and-swap takes; 55 in
     // sequence, where 62 of 64 frees go to the held block by plain stores.
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! Consecutive frames, where no `Local` is needed: whole words, and ranges of any length.
+//! Consecutive frames for which no `Local` is needed: whole words, and ranges of any length.
 
 use hectare_base::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ impl Atomic<'_> {
             .count();
         if took < count {
             for word in first..first + took {
-                // Rule 1: they are this thread's, so no one else has set a bit there.
+                // Rule 1: the frames are this thread's, so no other thread has set a bit there.
                 self.bits(word).fetch_or(!0, Ordering::AcqRel);
             }
         }
@@ -27,7 +27,7 @@ impl Atomic<'_> {
     }
 
     /// Calls `each` with every word of `start .. end` and its bits in that range, until a call
-    /// refuses; returns the word refused.
+    /// refuses. Returns the word refused.
     pub(super) fn for_words(
         start: usize,
         end: usize,
@@ -57,9 +57,11 @@ impl Atomic<'_> {
         match Self::for_words(start, end, |word, mask| self.give_bits(word, mask).is_ok()) {
             None => Ok(()),
             Some(refused) => {
-                // Someone freed part of it meanwhile: take back what has been given.
+                // Another thread freed part of the range in the meantime: take back what has been
+                // given.
                 Self::for_words(start, refused * WORD, |word, mask| {
-                    // False if that, in turn, has been allocated meanwhile: it was freed twice.
+                    // False if that has been allocated in the meantime, in turn: it was freed
+                    // twice.
                     self.take_bits(word, mask);
                     true
                 });

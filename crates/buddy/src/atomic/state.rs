@@ -94,11 +94,10 @@ impl SectorState {
         [self.nonempty & !self.full, self.full & !self.whole()]
     }
 
-    /// As [`partial`](Self::partial), for the owner of the tree; but if all that is left is a
-    /// single full word and there are whole huge frames, one of those is broken first. Taking the
-    /// last piece would mark the sector as having no pieces, and breaking a huge frame afterwards
-    /// would mark it as having some again: two writes, for 512 frames, to a line that all threads
-    /// share.
+    /// As [`partial`](Self::partial), for the owner of the tree; but if only a single full word is
+    /// left and there are whole huge frames, one of those is broken first. Taking the last piece
+    /// would mark the sector as having no pieces, and breaking a huge frame afterwards would mark
+    /// it as having some again: two writes, for 512 frames, to a line that all threads share.
     pub(super) const fn pieces(self) -> [u32; 2] {
         match self.partial() {
             [0, last] if last.is_power_of_two() && self.whole() != 0 => [self.whole(), last],

@@ -109,7 +109,7 @@ mod plain {
         one.free(frame, Order::ZERO).unwrap();
         assert_eq!(two.free(frame, Order::ZERO), Err(Error::NotAllocated));
         assert_eq!(two.free(FrameId(63), Order::ZERO), Err(Error::NotAllocated));
-        // Two handles, one tree: the second takes block by block.
+        // Two handles, one tree: the second handle takes block by block.
         let other = two.alloc(Order::ZERO).unwrap();
         assert_ne!(other.0 / WORD, frame.0 / WORD);
         two.free(other, Order::ZERO).unwrap();
@@ -132,7 +132,7 @@ mod plain {
         assert!(!holds_one() && !shared.top_bit(Top::Reserved, 0));
         let mut two = shared.local();
         let other = two.alloc(Order::ZERO).unwrap();
-        // Not block by block, as from another handle's tree.
+        // The handle holds a word: it does not take block by block, as from another handle's tree.
         assert!(holds_one() && shared.top_bit(Top::Reserved, 0));
         two.free(frame, Order::ZERO).unwrap();
         two.free(other, Order::ZERO).unwrap();
@@ -194,7 +194,7 @@ mod plain {
         shared.validate().unwrap();
     }
 
-    /// Many threads; each marks what it got in a shared map.
+    /// Many threads. Each marks the frames it got in a shared map.
     fn soak(threads: usize, frames: usize, operations: usize) {
         let words = metadata(frames);
         let shared = Atomic::new(frames, &words).unwrap();
@@ -248,7 +248,8 @@ mod plain {
         assert_eq!(shared.local().alloc(whole), Ok(FrameId(0)));
     }
 
-    /// A thread may be put aside between the write of a summary and its look, while others free frames there.
+    /// A thread may be preempted between its write of a summary and its look, while others free
+    /// frames there.
     #[test]
     fn a_frame_that_the_summaries_hide_is_found() {
         let frames = 3 * 4096;
@@ -309,7 +310,7 @@ mod plain {
 
     #[test]
     fn pieces_are_taken_before_a_huge_frame_is_broken() {
-        // (A single word of a sector that has huge frames, too, stays while it is full.)
+        // (A single word of a sector that also has huge frames stays while it is full.)
         for (order, length) in [(0, 63), (6, 64)] {
             let order = Order::new(order).unwrap();
             let words = metadata(2 * 4096);
@@ -371,7 +372,7 @@ mod loom_models {
         race_within(5, frames, free, one, two, check);
     }
 
-    /// As [`race`], with at most that many preemptions.
+    /// As [`race`], with at most so many preemptions.
     fn race_within(
         preemptions: usize,
         frames: usize,
@@ -454,15 +455,15 @@ mod loom_models {
             |local| taken(local, 0),
             |local| taken(local, 0),
             |shared, one, two| {
-                // Either one got it, or the other held it; never both.
+                // Either one thread got it, or the other held it; never both.
                 assert!(one == 7 || two == 7 || shared.free_frames() == 1);
                 assert!(one != two || one == usize::MAX);
             },
         );
     }
 
-    /// A frame is written and freed into a word that has others; whoever `take`s it sees what was
-    /// written.
+    /// A frame is written and freed into a word that has others. The thread that `take`s it sees
+    /// what was written.
     fn hand_over(take: fn(&mut Local<'_>) -> bool) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(5);
