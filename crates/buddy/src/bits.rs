@@ -29,8 +29,8 @@ pub(crate) const fn blocks(word: u64, order: u32) -> u64 {
     runs & STARTS[order as usize]
 }
 
-/// The largest order of an aligned block of set bits in `word`, which must not be 0; at most 5:
-/// a full word is not a block *in* a word.
+/// The largest order of an aligned block of set bits in `word`, which must not be 0. At most 5: a
+/// full word is not a block *in* a word.
 #[inline]
 pub(crate) const fn largest_block(word: u64) -> u32 {
     debug_assert!(word != 0);
@@ -38,7 +38,7 @@ pub(crate) const fn largest_block(word: u64) -> u32 {
     let mut order = 0;
     while order < WORD_SHIFT - 1 {
         runs &= runs >> (1 << order);
-        // No aligned pair of blocks means no aligned pair of pairs.
+        // If there is no aligned pair of blocks, there is no aligned pair of pairs.
         if runs & STARTS[order as usize + 1] == 0 {
             break;
         }

@@ -15,12 +15,12 @@
 //! ```
 //!
 //! A free block of order 6·l + j is 2^j set bits, aligned, in a word of level l. Splitting and
-//! merging inside a word is arithmetic on the word ([`crate::bits`]); a word whose bits are all set
+//! merging inside a word is arithmetic on the word ([`crate::bits`]). A word whose bits are all set
 //! is emptied and becomes one bit of the level above. So a free region of any size takes a few
 //! words, and metadata that is never needed is never touched.
 //!
-//! Allocation is first fit: of all blocks that are large enough, the one with the lowest frame.
-//! That keeps the high frames free, and huge frames whole, better than the best fit of the
+//! Allocation is first fit: of all blocks that are large enough, it takes the one with the lowest
+//! frame. That keeps the high frames free, and huge frames whole, better than the best fit of the
 //! textbook (docs/buddy.md has the measurement).
 //!
 //! Invariants
@@ -31,7 +31,7 @@
 //! 4. A word is in the summary of order 0 if and only if it is not 0.
 //! 5. A word that has a block of order j is in the summary of j. It may also be there without one:
 //!    a *stale* entry, removed by the search that meets it. A word is entered in all summaries when
-//!    it gets its first free frame, so a free makes at most five stale entries, and searches take
+//!    it gets its first free frame. So a free makes at most five stale entries, and searches take
 //!    amortised constant time.
 //! 6. A word in the summary of order j + 1 is in the summary of j.
 //! 7. A bit of a higher summary tier is set if and only if the word below it is not 0.
@@ -131,8 +131,8 @@ impl<'m> Bitset<'m> {
         Ok(Self { levels: Levels::new(metadata, geometry), frames, free_frames: 0, floor: 0 })
     }
 
-    /// The lowest block of at least `order` from frame `from` on. Removes the stale entries it
-    /// meets.
+    /// The lowest block of at least `order` from frame `from` on. Removes the stale entries that
+    /// the search meets.
     fn find(&mut self, from: usize, order: Order) -> Option<Found> {
         let (level, inner) = split(order);
         let at = |level: usize| from.div_ceil(1 << (WORD_SHIFT as usize * level));
@@ -169,8 +169,8 @@ impl<'m> Bitset<'m> {
         None
     }
 
-    /// `alloc` where the first word does not serve right away: larger orders, and the last frame of
-    /// a word.
+    /// `alloc` if the first word cannot serve right away: for larger orders, and for the last frame
+    /// of a word.
     #[inline(never)]
     fn alloc_slow(&mut self, order: Order) -> Result<FrameId, Error> {
         if order.frames() > self.free_frames {
@@ -189,7 +189,7 @@ impl<'m> Bitset<'m> {
         Ok(FrameId(frame))
     }
 
-    /// Moves the floor up to the first word with a free frame, if its own has none.
+    /// Moves the floor up to the first word with a free frame, if the floor's word has none.
     fn raise_floor(&mut self) {
         if self.has_free_frame(self.floor) {
             return;
@@ -204,7 +204,7 @@ impl<'m> Bitset<'m> {
         word < self.levels.count(0) && (self.levels.leaf(word) != 0 || self.is_covered(word))
     }
 
-    /// Takes the lowest block of `order`, at most 5, in a word of level 0, if it has one.
+    /// Takes the lowest block of `order`, at most 5, in a word of level 0, if the word has one.
     fn alloc_in_word(&mut self, word: usize, order: u32) -> Option<usize> {
         let own = self.levels.leaf(word);
         let free = if own == 0 && self.is_covered(word) { !0 } else { own };
@@ -257,7 +257,7 @@ impl<'m> Bitset<'m> {
         false
     }
 
-    /// Sets bits that are not set and merges upward.
+    /// Sets bits that are clear, and merges upward.
     fn set_bits(&mut self, level: usize, word: usize, mask: u64) {
         let (mut word, mut mask) = (word, mask);
         for level in level..LEVELS {
@@ -280,9 +280,8 @@ impl<'m> Bitset<'m> {
 
     /// Maintains invariants 4 and 5 after bits of a word were set.
     ///
-    /// A word that gets its first bit is likely to get more: it is put in every summary at once, as
-    /// invariant 5 allows, so that the bits that follow need not work out which block they
-    /// complete.
+    /// A word that gets its first bit is likely to get more. So it is put in every summary at once,
+    /// as invariant 5 allows, and the bits that follow need not work out which block they complete.
     #[inline]
     fn note_more(&mut self, level: usize, word: usize, old: u64, new: u64) {
         if old == 0 {
@@ -322,7 +321,7 @@ fn consecutive(blocks: &[FrameId]) -> usize {
     const STEP: usize = 16;
     let Some(&FrameId(first)) = blocks.first() else { return 0 };
     let follows = |(at, chunk): (usize, &[FrameId])| {
-        // No early exit, so that the compiler vectorises it.
+        // There is no early exit, so that the compiler vectorises this.
         let differs = chunk.iter().enumerate().fold(0, |differs, (inner, frame)| {
             differs | (frame.0 ^ first.wrapping_add(at * STEP + inner))
         });
@@ -333,13 +332,13 @@ fn consecutive(blocks: &[FrameId]) -> usize {
 }
 
 impl FrameAllocator for Bitset<'_> {
-    // The first path serves 63 of 64 calls in a row. On x86-64, including the bench's loop and
-    // every 64th call, a call is 42 instructions (`cargo bench -p hectare-buddy --bench
-    // instructions`).
+    // The first path serves 63 of 64 calls in a row. On x86-64 a call takes 42 instructions,
+    // including the bench's loop and every 64th call
+    // (`cargo bench -p hectare-buddy --bench instructions`).
     #[inline]
     fn alloc(&mut self, order: Order) -> Result<FrameId, Error> {
         // By invariant 8, the lowest bit of the word `floor` is the lowest free frame. Unless it is
-        // the word's last, no list needs correcting.
+        // the word's last bit, no list needs correcting.
         if order == Order::ZERO
             && let Some(word) = self.levels.leaf_mut(self.floor)
             && *word & word.wrapping_sub(1) != 0
@@ -353,13 +352,13 @@ impl FrameAllocator for Bitset<'_> {
     }
 
     // 42 instructions in random order and 51 in sequence, where each word is opened and filled
-    // along the way; one store besides those of the counters, and no branch that depends on the
+    // along the way. One store besides those of the counters, and no branch that depends on the
     // neighbours.
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
         let word = frame.0 / WORD;
-        // A word that is listed for all orders has another free frame, by invariants 4 and 6; if
-        // it does not become full either, nothing else changes.
+        // By invariants 4 and 6, a word that is listed for all orders has another free frame. If it
+        // does not become full either, nothing else changes.
         if order == Order::ZERO
             && frame.0 < self.frames
             && self.levels.is_listed(0, word, LARGEST_INNER as usize)
@@ -367,7 +366,8 @@ impl FrameAllocator for Bitset<'_> {
         {
             let new = *bits | 1 << (frame.0 % WORD);
             if new != *bits && new != !0 {
-                // Nor does the floor: that other frame is not below it, by invariant 8.
+                // The floor does not change either: by invariant 8 that other frame is not below
+                // it.
                 *bits = new;
                 self.free_frames += 1;
                 return Ok(());

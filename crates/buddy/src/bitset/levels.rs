@@ -1,22 +1,22 @@
 //! Where the words lie in the caller's metadata, and the search over their summaries.
 //!
 //! Nothing here knows what a bit means. An index out of range reads as 0 and is not written, so
-//! that no input can make a call panic; the callers' invariants keep indices in range.
+//! that no input can make a call panic. The callers' invariants keep indices in range.
 
 use core::ops::Range;
 
 use crate::bits::{WORD, WORD_SHIFT, blocks};
 
-/// Levels of words: a bit stands for 64^level frames. The last is that of the largest order.
+/// Levels of words: a bit stands for 64^level frames. The last level is that of the largest order.
 pub(super) const LEVELS: usize = 4;
 /// The last level.
 pub(super) const TOP: usize = LEVELS - 1;
 /// Orders inside a word; each has a summary of its own.
 pub(super) const ORDERS: usize = WORD_SHIFT as usize;
-/// Tiers of summaries above 2^30 words.
+/// Enough tiers of summaries for 2^30 words.
 const TIERS: usize = 5;
 /// The most frames that [`TIERS`] tiers can summarise: 2^36, 256 TiB of 4 KiB frames; half the
-/// range of `usize` where that is less.
+/// range of `usize` if that is less.
 pub(super) const MAX_FRAMES: usize = 1 << if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
 
 /// The place of one level in the metadata, in words.
@@ -26,13 +26,13 @@ struct Level {
     start: usize,
     /// Words of the level.
     count: usize,
-    /// First word of each tier of the summary.
+    /// The first word of each tier of the summary.
     tiers: [usize; TIERS],
-    /// Tiers in use: the last has one group.
+    /// Tiers in use: the last one has one group.
     depth: usize,
 }
 
-/// The place of everything for a number of frames.
+/// Where everything lies for a number of frames.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
     levels: [Level; LEVELS],
@@ -51,7 +51,8 @@ impl Geometry {
             bits = levels[at].count;
             at += 1;
         }
-        // Behind level 0 the smallest first: of each the front is touched first, and so lies on a page with others'.
+        // Behind level 0 the smallest level comes first. The front of each level is touched first,
+        // and so lies on a page with those of others.
         let mut words = levels[0].count;
         while at > 0 {
             at -= 1;
@@ -66,8 +67,8 @@ impl Geometry {
 }
 
 impl Level {
-    /// Places its tiers after the first `words` words, the last and smallest first, and returns the new number of words. (Not
-    /// inlined, so that there is one copy for all levels.)
+    /// Places the level's tiers behind the first `words` words, the last and smallest tier first.
+    /// Returns the new number of words. (Not inlined, so that there is one copy for all levels.)
     #[inline(never)]
     const fn put_tiers(&mut self, mut words: usize) -> usize {
         let mut groups = [self.count.div_ceil(WORD); TIERS];
@@ -86,7 +87,7 @@ impl Level {
     }
 }
 
-/// The caller's metadata, with the geometry that says where everything is in it.
+/// The caller's metadata, and the geometry that says where everything lies in it.
 #[derive(Debug)]
 pub(super) struct Levels<'m> {
     meta: &'m mut [u64],
@@ -131,7 +132,7 @@ impl<'m> Levels<'m> {
         self.read(word)
     }
 
-    /// As [`leaf`](Self::leaf), to change it.
+    /// As [`leaf`](Self::leaf), for changing the word.
     #[inline]
     pub(super) fn leaf_mut(&mut self, word: usize) -> Option<&mut u64> {
         self.meta.get_mut(word)
@@ -144,7 +145,7 @@ impl<'m> Levels<'m> {
         self.read(slot) >> (word % WORD) & 1 != 0
     }
 
-    /// The summaries of all orders for the group of 64 that `child` of a tier is in.
+    /// The summaries of all orders for the group of 64 to which `child` of a tier belongs.
     #[inline]
     fn group(&mut self, tier_start: usize, child: usize) -> Option<&mut [u64; ORDERS]> {
         self.meta.get_mut(tier_start + child / WORD * ORDERS..)?.first_chunk_mut()
@@ -153,7 +154,8 @@ impl<'m> Levels<'m> {
     /// Lists `word` in the summaries of all orders up to `largest`, at most 5.
     pub(super) fn list(&mut self, level: usize, word: usize, largest: u32) {
         let Level { tiers, depth, .. } = self.geometry.levels[level];
-        // A bit for each order whose entry was 0 below: that of the tier above is to be set.
+        // A bit for each order whose entry in the tier below was 0, so that the entry in this tier
+        // must be set.
         let mut fresh = (2 << largest) - 1_u32;
         let mut child = word;
         for &start in tiers.iter().take(depth) {
@@ -174,7 +176,7 @@ impl<'m> Levels<'m> {
     /// Removes `word` from the summaries of all orders from `least` on.
     pub(super) fn unlist(&mut self, level: usize, word: usize, least: usize) {
         let Level { tiers, depth, .. } = self.geometry.levels[level];
-        // A bit for each order whose entry became 0 below.
+        // A bit for each order whose entry in the tier below became 0.
         let mut emptied = ((1 << ORDERS) - 1) & !((1 << least) - 1_u32);
         let mut child = word;
         for &start in tiers.iter().take(depth) {

@@ -12,7 +12,7 @@ const PASSED: usize = 64;
 impl Bitset<'_> {
     /// Whether a frame of `start .. end` is free.
     fn has_free(&self, start: usize, end: usize) -> bool {
-        // Where all is taken, no word is touched to see it.
+        // If all frames are taken, no word is touched to see that.
         self.free_frames > 0
             && (0..LEVELS).any(|level| {
                 let shift = WORD_SHIFT as usize * level;
@@ -21,9 +21,9 @@ impl Bitset<'_> {
             })
     }
 
-    /// Calls `each(self, level, word, bits)` for the words that together make up `start .. end`: on
-    /// each level the bits before the first whole word and after the last; the whole words between
-    /// them are bits of the next level.
+    /// Calls `each(self, level, word, bits)` for the words that together make up `start .. end`. On
+    /// each level these are the bits before the first whole word and after the last. The whole
+    /// words between them are bits of the next level.
     fn for_words(&mut self, start: usize, end: usize, each: impl Fn(&mut Self, usize, usize, u64)) {
         let (mut from, mut to) = (start, end);
         for level in 0..=TOP {
@@ -72,8 +72,8 @@ impl Bitset<'_> {
 
     /// The place for `alloc_range`: the lowest, unless [`PASSED`] runs below it are too short.
     ///
-    /// Only runs around a block of order `inner` are looked at: n frames from anywhere hold an
-    /// aligned block of at least order log2(n + 1) − 1, and from a multiple of their size one of
+    /// Looks only at runs around a block of order `inner`. n frames from anywhere hold an aligned
+    /// block of at least order log2(n + 1) − 1, and n frames from a multiple of their size one of
     /// order log2(n). After [`PASSED`] of these were too short, any block that is certain to have
     /// room will do, and finding one takes one step. Only if there is none does the search go on.
     fn find_range(&mut self, frames: usize, align: usize, limit: usize) -> Option<usize> {
@@ -103,8 +103,8 @@ impl Bitset<'_> {
         None
     }
 
-    /// A place in the first run from `from` on that holds a block long enough to have room wherever
-    /// it lies.
+    /// A place in the first run from `from` on with a block so long that it has room wherever it
+    /// lies.
     #[cold]
     #[inline(never)]
     fn find_room(

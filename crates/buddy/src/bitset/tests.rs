@@ -164,7 +164,7 @@ fn one_frame_is_found_among_two_thousand_million() {
     assert_eq!(bitset.previous_free_run(last), Some((FrameId(0), 1)));
 }
 
-/// Behind the summaries of level 1 lie its words, which must not be read as more of the summaries.
+/// Behind the summaries of level 1 lie its words, which must not be read as further summaries.
 #[test]
 fn nothing_is_found_past_the_last_word_of_a_level() {
     // The words of level 1 fill one group of the summaries.
@@ -241,7 +241,7 @@ fn one_by_one_and_back() {
     assert_eq!(bitset.alloc(Order::new(18).unwrap()), Ok(FrameId(0)));
 }
 
-/// Each bit of the metadata, inverted by someone else. Only the summaries may say more than there is.
+/// Each bit of the metadata is inverted. Only the summaries may have entries without a block.
 #[test]
 fn validate_sees_every_inverted_bit_of_the_levels_and_names_each_invariant() {
     let frames = 10_000;
@@ -300,7 +300,7 @@ fn batches_do_what_single_calls_do() {
             let end = held.len().min(at + random.below(200));
             let mut part: Vec<FrameId> = held.drain(at..end).collect();
             if random.below(10) == 0 && !part.is_empty() {
-                // One of them twice: the rest must come back unharmed.
+                // One frame twice: the others must come back unharmed.
                 let twice = random.below(part.len());
                 part.push(part[twice]);
             }
@@ -314,7 +314,7 @@ fn batches_do_what_single_calls_do() {
     }
 }
 
-/// Once the whole batch was examined again for each frame before the refused one: 40 s.
+/// The whole batch used to be examined again for each frame before the refused one: 40 s.
 #[test]
 fn a_refused_frame_amid_a_long_batch_is_found_in_one_pass() {
     let frames = 1 << 18;
@@ -332,7 +332,7 @@ fn a_refused_frame_amid_a_long_batch_is_found_in_one_pass() {
     bitset.validate().unwrap();
 }
 
-/// Once each request looked at each hole.
+/// Each request used to look at each hole.
 #[test]
 fn a_range_passes_over_some_runs_that_are_too_short_not_over_all() {
     // Holes of nine frames and one of eleven, each followed by a frame that is taken, and the rest.

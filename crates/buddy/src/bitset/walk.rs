@@ -14,8 +14,9 @@ impl Bitset<'_> {
         Some((FrameId(start), self.run_end(start) - start))
     }
 
-    /// As [`next_free_run`](Self::next_free_run), of the runs that have a block of `order` from `from` on. Shorter ones
-    /// between cost nothing: the summaries pass over them, and lose their stale entries meanwhile.
+    /// As [`next_free_run`](Self::next_free_run), for the runs that have a block of `order` from
+    /// `from` on. Shorter runs between them cost nothing: the summaries pass over them, and lose
+    /// their stale entries on the way.
     #[must_use]
     pub fn next_free_run_with(&mut self, from: FrameId, order: Order) -> Option<(FrameId, usize)> {
         let end = self.run_end(from.0);
