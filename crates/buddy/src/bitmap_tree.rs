@@ -10,7 +10,7 @@
 //!
 //! Invariants
 //! 1. A node that says 0 has no free frame beneath it; one that says 1 + its height has only free
-//!    ones. In both cases its children's bytes mean nothing.
+//!    frames. In both cases its children's bytes mean nothing.
 //! 2. Any other node says the larger of its children.
 //! 3. Frames past the last are never free.
 //!
@@ -54,7 +54,7 @@ impl<'m> BitmapTree<'m> {
         Ok(Self { nodes, height, frames, free_frames: 0 })
     }
 
-    /// What a node says whose frames are all free.
+    /// What a node says if all its frames are free.
     const fn whole(height: u32) -> u8 {
         height as u8 + 1
     }
@@ -79,7 +79,7 @@ impl<'m> BitmapTree<'m> {
         }
     }
 
-    /// What a node of `height` says over children that say `left` and `right`.
+    /// What a node of `height` says if its children say `left` and `right`.
     const fn join(left: u8, right: u8, height: u32) -> u8 {
         let child = Self::whole(height - 1);
         if left == child && right == child {
@@ -207,7 +207,7 @@ mod tests {
             let Err(Invalid(what)) = tree.validate() else { panic!("not seen: {expected}") };
             assert!(what.contains(expected), "{what}");
         };
-        // A free frame of which the nodes above know nothing, and one that they know.
+        // A free frame that the nodes above do not know of, and one that they do.
         check(|tree| tree.set_node(128, 1), "(2)");
         check(|tree| tree.set_and_join(128 + 100, 0, 1), "(3)");
         check(|tree| tree.set_and_join(128, 0, 1), "count");

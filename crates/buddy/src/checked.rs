@@ -1,10 +1,10 @@
-//! Exact frees: what is given back must be exactly what was taken, from first frame to last.
+//! Exact frees: a caller must give back exactly what it took, from first frame to last.
 //!
-//! The allocators track frames, not allocations: they cannot tell a block of order 1 from two of
-//! order 0, nor refuse to free the second half of one. Knowing the extent of every allocation takes
+//! The allocators track frames, not allocations. They cannot tell a block of order 1 from two of
+//! order 0, nor refuse to free the second half of one. To know the extent of every allocation takes
 //! at least 1.1755 bits a frame: with N(0) = 2 for a frame and N(k + 1) = N(k)² + 1 for a pair of
 //! blocks or one whole, log2 N(k) / 2^k tends to that. This is 37.6 KiB a GiB before there is
-//! anything to search by, so this layer keeps a map of its own for those who want the check.
+//! anything to search by. So this layer keeps a map of its own for callers that want the check.
 //!
 //! ```text
 //!   frames     │ 0   1   2   3 │ 4 │ 5 │ 6   7 │ 8   9  10  11 …
@@ -12,8 +12,8 @@
 //!   joined     │ 0   1   1   1 │ 0 │ 0 │ 0   1 │ 0   0   0   0 …
 //! ```
 //! Invariants
-//! 1. A frame's bit is set if and only if it and the frame before it belong to the same allocation;
-//!    a hole between regions counts as one, and can be freed if it is named exactly (which adds
+//! 1. A frame's bit is set if and only if it and the frame before it belong to the same allocation.
+//!    A hole between regions counts as one, and can be freed if it is named exactly (which adds
 //!    it).
 //! 2. So `start .. end` is an allocation if and only if its first bit is clear, the others are set,
 //!    and that of `end` is clear — and its frames are not free, which `inner` knows.
@@ -21,8 +21,8 @@
 //! A single frame never writes the map: its bit and the next are 0 already. A larger block writes
 //! only its own bits, and only while it is this thread's: after it was taken and before it is given
 //! back. The frame `end` is the first of another allocation, free, or past the last frame: nobody
-//! sets its bit. Hence no ordering among threads is needed beyond that of `inner`; in a word shared
-//! with neighbours the bits are changed by atomic instructions.
+//! sets its bit. So threads need no ordering beyond that of `inner`. In a word shared with
+//! neighbours, atomic instructions change the bits.
 
 use core::ops::Range;
 
@@ -53,7 +53,7 @@ impl<'m> Extents<'m> {
     pub fn new(frames: usize, metadata: &'m [AtomicU64]) -> Result<Self, Error> {
         let joined = metadata.get(..Self::metadata_words(frames)).ok_or(Error::MetadataTooSmall)?;
         for (at, word) in joined.iter().enumerate() {
-            // The frame past the last belongs to nothing.
+            // The frame past the last belongs to no allocation.
             word.store(span(0, (frames - at * WORD).min(WORD)), Relaxed);
         }
         Ok(Self { joined })
@@ -65,7 +65,7 @@ impl<'m> Extents<'m> {
         word >> (frame % WORD) & 1 != 0
     }
 
-    /// The words that hold the bits of `frames`, and which of their bits those are.
+    /// The words that hold the bits of `frames`, and the mask of those bits in each.
     fn words(&self, frames: Range<usize>) -> impl Iterator<Item = (&'m AtomicU64, u64)> {
         let first = frames.start / WORD;
         let count = if frames.is_empty() { 0 } else { frames.end.div_ceil(WORD) - first };
@@ -76,7 +76,7 @@ impl<'m> Extents<'m> {
         })
     }
 
-    /// Invariant 2, as far as the map tells.
+    /// Invariant 2, as far as the map shows.
     #[inline]
     fn is_one(&self, start: usize, end: usize) -> bool {
         !self.is_joined(start)
@@ -122,13 +122,13 @@ pub struct Checked<'e, A> {
 
 impl<'e, A: FrameAllocator> Checked<'e, A> {
     /// Puts the check in front of `inner`, which either has no frames yet or is another handle to
-    /// frames already behind a `Checked` with the same `extents`. These must be for as many frames
-    /// as `inner` has: frames past their end are not checked.
+    /// frames already behind a `Checked` with the same `extents`. The extents must be for as many
+    /// frames as `inner` has: frames past their end are not checked.
     pub const fn new(inner: A, extents: &'e Extents<'e>) -> Self {
         Self { inner, extents }
     }
 
-    /// The allocator inside. What is taken from it or given to it directly is not in the map.
+    /// The allocator inside. The map does not notice what is taken from it or given to it directly.
     pub const fn inner_mut(&mut self) -> &mut A {
         &mut self.inner
     }
@@ -154,7 +154,7 @@ impl<'e, A: FrameAllocator> Checked<'e, A> {
         if !self.extents.is_one(start, end) {
             return Err(self.refusal(start, end));
         }
-        // Before they are anyone's: afterwards the next owner writes these bits.
+        // Before `give`: afterwards the next owner writes these bits.
         if end - start > 1 {
             self.extents.part(start + 1..end);
         }
@@ -175,7 +175,7 @@ impl<A: FrameAllocator> FrameAllocator for Checked<'_, A> {
     /// Gives back a block that was allocated with this order. For a single frame the check reads
     /// two bits: 23 more instructions on the atomic row and 56 on the bitset.
     ///
-    /// # Errors
+    /// The errors of `inner`, and [`Error::WrongSize`].
     /// As those of `inner`, and [`Error::WrongSize`].
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
@@ -187,10 +187,11 @@ impl<A: FrameAllocator> FrameAllocator for Checked<'_, A> {
     /// named here, in whole or in part, is given back as if it had never been added.
     ///
     /// # Errors
-    /// As those of `inner`, and [`Error::WrongSize`] for frames of more than one hole or allocation.
+    /// The errors of `inner`, and [`Error::WrongSize`] for frames of more than one hole or
+    /// allocation.
     fn add_region(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
         let end = range_end(start, frames, self.inner.frames())?;
-        // A hole is like one allocation, of which any part may be added.
+        // A hole is like one allocation, but any part of it may be added.
         if !self.extents.are_joined(start.0 + 1..end) {
             return Err(self.refusal(start.0, end));
         }
@@ -200,7 +201,7 @@ impl<A: FrameAllocator> FrameAllocator for Checked<'_, A> {
             self.extents.join(start.0 + usize::from(!was_joined)..end);
             return Err(error);
         }
-        // What is left of the hole begins after the region.
+        // The rest of the hole begins after the region.
         self.extents.part(end..end + 1);
         Ok(())
     }
@@ -256,7 +257,7 @@ impl<A: RangeAllocator> RangeAllocator for Checked<'_, A> {
     /// Gives back a range that was taken as a whole, by whichever call.
     ///
     /// # Errors
-    /// As those of `inner`, and [`Error::WrongSize`].
+    /// The errors of `inner`, and [`Error::WrongSize`].
     fn free_range(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
         let end = range_end(start, frames, self.inner.frames())?;
         self.give(start.0, end, |inner| inner.free_range(start, frames))

@@ -35,7 +35,7 @@ impl Order {
         if n <= MAX_ORDER { Some(Self(n)) } else { None }
     }
 
-    /// The least order whose block has at least `frames` frames, if there is one.
+    /// The smallest order whose block has at least `frames` frames, if any.
     #[must_use]
     pub const fn for_frames(frames: usize) -> Option<Self> {
         match frames.checked_next_power_of_two() {
@@ -89,8 +89,9 @@ pub enum Error {
     Misaligned,
     /// Part of the block is free already.
     NotAllocated,
-    /// All of it is in use, but it is not exactly one allocation: it is part of one, or several.
-    /// Only [`Checked`](crate::Checked) reports this; the others track frames, not allocations.
+    /// All frames of the block are in use, but they are not exactly one allocation: they are part
+    /// of one, or several. Only [`Checked`](crate::Checked) reports this; the others track frames,
+    /// not allocations.
     WrongSize,
     /// The caller's metadata buffer is too small.
     MetadataTooSmall,
@@ -128,14 +129,15 @@ impl core::error::Error for Invalid {}
 
 /// A buddy allocator with one owner at a time.
 ///
-/// A new one has no free frames; [`add_region`](Self::add_region) gives it some.
+/// A new allocator has no free frames; [`add_region`](Self::add_region) gives it some.
 pub trait FrameAllocator {
     /// Takes a free block of `order`.
     ///
-    /// Time: amortised constant in [`Bitset`](crate::Bitset). Mostly constant in [`Atomic`](crate::Atomic), plus a step for
-    /// each 64 frames of the block; linear in the metadata at worst. Logarithmic in the number of frames in
-    /// [`BitmapTree`](crate::BitmapTree) and `Tree`, linear in the number of blocks in `Lists`. [`Checked`](crate::Checked)
-    /// adds a step for each 64 frames of a block, none for a single frame.
+    /// Time: amortised constant in [`Bitset`](crate::Bitset). In [`Atomic`](crate::Atomic) mostly
+    /// constant, plus a step for each 64 frames of the block, and linear in the metadata at worst.
+    /// In [`BitmapTree`](crate::BitmapTree) and `Tree` logarithmic in the number of frames, in
+    /// `Lists` linear in the number of blocks. [`Checked`](crate::Checked) adds a step for each 64
+    /// frames of a block, none for a single frame.
     ///
     /// # Errors
     /// [`Error::Exhausted`].
@@ -143,11 +145,11 @@ pub trait FrameAllocator {
 
     /// Gives a block back and merges it with its free buddies.
     ///
-    /// Frames are tracked, not allocations: the block may be one that was allocated, part of one,
-    /// or several together. [`Checked`](crate::Checked) accepts only the first.
+    /// The allocator tracks frames, not allocations: the block may be one that was allocated, part
+    /// of one, or several together. [`Checked`](crate::Checked) accepts only the first.
     ///
-    /// Time: as [`alloc`](Self::alloc), but constant without amortisation in [`Bitset`](crate::Bitset), and at worst linear
-    /// in the number of free blocks in `Tree`.
+    /// Time: as [`alloc`](Self::alloc), but constant without amortisation in
+    /// [`Bitset`](crate::Bitset), and linear in the number of free blocks at worst in `Tree`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::NotAllocated`] if any of its frames
@@ -157,9 +159,9 @@ pub trait FrameAllocator {
     /// Makes the `frames` frames from `start` free for the first time. Adjoining regions
     /// coalesce like blocks.
     ///
-    /// Time: constant for up to 2^24 frames in [`Bitset`](crate::Bitset), and a step for each further 2^24; a step for each 64
-    /// frames in [`Atomic`](crate::Atomic). Elsewhere that of [`is_free`](Self::is_free) for each frame and
-    /// [`free`](Self::free) for each block.
+    /// Time: in [`Bitset`](crate::Bitset) constant for up to 2^24 frames, plus a step for each
+    /// further 2^24; in [`Atomic`](crate::Atomic) a step for each 64 frames. Elsewhere that of
+    /// [`is_free`](Self::is_free) for each frame and [`free`](Self::free) for each block.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::NotAllocated`] if part of it is free already;
@@ -175,8 +177,8 @@ pub trait FrameAllocator {
         Ok(())
     }
 
-    /// Takes blocks of `order` until `out` is full or no block is left; returns how many. They fill
-    /// `out` from the front. Time: at most that of as many [`alloc`](Self::alloc).
+    /// Takes blocks of `order` until `out` is full or no block is left. Returns how many. They fill
+    /// `out` from the front. Time: at most that of as many calls of [`alloc`](Self::alloc).
     fn alloc_many(&mut self, order: Order, out: &mut [FrameId]) -> usize {
         for (taken, slot) in out.iter_mut().enumerate() {
             match self.alloc(order) {
@@ -187,11 +189,12 @@ pub trait FrameAllocator {
         out.len()
     }
 
-    /// Gives back blocks of `order`, in turn. Time: at most that of as many [`free`](Self::free).
+    /// Gives back blocks of `order`, in turn. Time: at most that of as many calls of
+    /// [`free`](Self::free).
     ///
     /// # Errors
-    /// As [`free`](Self::free), for the first that is refused, with its index; those before it are
-    /// free, that one and those after it are as they were.
+    /// As [`free`](Self::free), for the first block that is refused, with its index. The blocks
+    /// before it are then free; that block and those after it are as they were.
     fn free_many(&mut self, order: Order, blocks: &[FrameId]) -> Result<(), (usize, Error)> {
         for (index, &frame) in blocks.iter().enumerate() {
             self.free(frame, order).map_err(|error| (index, error))?;
@@ -199,13 +202,14 @@ pub trait FrameAllocator {
         Ok(())
     }
 
-    /// How many frames it manages, free or not, holes included.
+    /// How many frames the allocator manages, free or not, holes included.
     fn frames(&self) -> usize;
 
-    /// How many of them are free. Constant time; linear in the metadata in [`Atomic`](crate::Atomic).
+    /// How many frames are free. Constant time; linear in the metadata in
+    /// [`Atomic`](crate::Atomic).
     fn free_frames(&self) -> usize;
 
-    /// Whether `frame` is free. Frames out of range are not.
+    /// Whether `frame` is free. A frame out of range is not.
     fn is_free(&self, frame: FrameId) -> bool;
 
     /// Counts the free blocks. Linear in their number.
@@ -264,14 +268,14 @@ pub(crate) fn blocks_of(
     })
 }
 
-/// What the bitmap allocators can do as well: ranges of any length, at any place.
+/// What the bitmap allocators can also do: take and give ranges of any length, at any place.
 pub trait RangeAllocator: FrameAllocator {
     /// Takes `frames` consecutive frames that start at a multiple of `align`, a power of two, and
     /// end at or below frame `limit` (`usize::MAX` for no limit). It takes the lowest place that
     /// fits, even in the middle of a block. Each free run below that place that is too short costs
-    /// a step. [`Bitset`](crate::Bitset) skips runs that are much too short by its summaries; after
-    /// 64 others it takes a place that is found in one step, if there is one, and this need not be
-    /// the lowest.
+    /// a step. By its summaries [`Bitset`](crate::Bitset) skips runs that are much too short. After
+    /// 64 others it takes a place that it finds in one step, if there is one; that need not be the
+    /// lowest.
     ///
     /// # Errors
     /// [`Error::Exhausted`], [`Error::InvalidRequest`].
@@ -281,7 +285,7 @@ pub trait RangeAllocator: FrameAllocator {
     /// of use.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::InvalidRequest`]; [`Error::Exhausted`] if part of it is not
+    /// [`Error::OutOfRange`], [`Error::InvalidRequest`]; [`Error::Exhausted`] if any of them is not
     /// free.
     fn reserve(&mut self, start: FrameId, frames: usize) -> Result<(), Error>;
 

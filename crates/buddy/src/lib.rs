@@ -11,10 +11,10 @@
 //! | `bitset` | [`Bitset`] | constant, amortised | 36 KiB a GiB, the caller's |
 //! | `atomic` | [`Atomic`] | constant mostly, linear in the metadata at worst; lock-free | 36 KiB a GiB, the caller's |
 //!
-//! Use [`Bitset`] for a single owner and [`Atomic`] for many; the others are there to show why.
-//! They track frames, not allocations; [`Checked`] around any of them refuses to free anything but
-//! exactly what was allocated, for another 32 KiB a GiB. [`Atomic`] and [`Checked`] exist where the processor has
-//! atomic instructions on 64 bits, the others everywhere.
+//! Use [`Bitset`] for a single owner and [`Atomic`] for many; the others show why. All track
+//! frames, not allocations. [`Checked`] around any of them refuses to free anything but exactly
+//! what was allocated, for another 32 KiB a GiB. [`Atomic`] and [`Checked`] need a processor with
+//! atomic instructions on 64 bits; the others exist everywhere.
 #![no_std]
 
 #[cfg(any(test, feature = "alloc"))]

@@ -6,9 +6,9 @@
 //!   order 0   [0 used] [1 free]
 //! ```
 //!
-//! `alloc` looks through the list of the order for a free block; if there is none it takes one of
-//! the order above in the same way and splits it. So the n-th block costs n steps, and n blocks
-//! cost n². It is the baseline that the others are measured against, not something to use.
+//! `alloc` looks through the list of the order for a free block. If there is none, it takes a block
+//! of the order above in the same way and splits it. So the n-th block costs n steps, and n blocks
+//! cost n². This is the baseline that the others are measured against, not something to use.
 //!
 //! Invariants
 //! 1. Each managed frame lies in exactly one block that is not split.
@@ -30,7 +30,7 @@ pub enum State {
     Free,
     /// Allocated as a whole.
     Used,
-    /// Its halves are blocks of the order below.
+    /// The block's halves are blocks of the order below.
     Split,
 }
 
@@ -41,7 +41,7 @@ pub struct Block {
     state: State,
 }
 
-/// What [`Lists`] needs of a list. All but `push` may be linear.
+/// What [`Lists`] requires of a list. All but `push` may be linear.
 pub trait BlockList: Default {
     /// Appends a block.
     fn push(&mut self, block: Block);
@@ -130,7 +130,8 @@ impl BlockList for DoublyLinked {
     }
 }
 
-/// The naive allocator over the list `L`: a list of all blocks for each order, searched from the front.
+/// The naive allocator over the list `L`: a list of all blocks for each order, searched from the
+/// front.
 #[derive(Debug)]
 pub struct Lists<L> {
     lists: [L; MAX_ORDER as usize + 1],
@@ -154,7 +155,7 @@ impl<L: BlockList> Lists<L> {
         Self { lists, frames, free_frames: 0 }
     }
 
-    /// Finds a free block of `order` and gives it `state`; splits a larger one if need be.
+    /// Finds a free block of `order` and gives it `state`; splits a larger one if necessary.
     fn find_or_split(&mut self, order: usize, state: State) -> Option<usize> {
         if let Some(frame) =
             self.lists.get_mut(order)?.set(state, |block| block.state == State::Free)

@@ -40,7 +40,7 @@ impl Shadow {
         Self { free: vec![false; frames] }
     }
 
-    /// What `free_range` must answer; carries it out if it must succeed.
+    /// What `free_range` must answer. If it must succeed, this also carries it out.
     pub(crate) fn give(&mut self, start: usize, frames: usize) -> Result<(), Error> {
         if start >= self.free.len() || self.free.len() - start < frames {
             Err(Error::OutOfRange)
@@ -85,7 +85,7 @@ impl Shadow {
 }
 
 /// Drives `allocator` for `steps` random operations from the seed, beside a shadow. The weights of
-/// the operations are drawn too, so that some lives are nearly full and others nearly empty.
+/// the operations are random, too, so that some lives are nearly full and others nearly empty.
 pub(crate) fn live(allocator: &mut impl FrameAllocator, seed: u64, steps: usize) {
     let frames = allocator.frames();
     let mut random = Random(seed);
@@ -94,7 +94,7 @@ pub(crate) fn live(allocator: &mut impl FrameAllocator, seed: u64, steps: usize)
     let weights: [usize; 4] = core::array::from_fn(|_| 1 + random.below(10));
     let largest = u8::try_from(frames.ilog2() + 1).unwrap().min(18);
     assert!([frames, usize::MAX].iter().all(|&past| !allocator.is_free(FrameId(past))));
-    // Holes: some stretches are never given.
+    // Holes: some stretches are never added.
     let mut at = random.below(3);
     while at < frames {
         let length = (1 + random.below(frames)).min(frames - at);
@@ -128,14 +128,14 @@ pub(crate) fn live(allocator: &mut impl FrameAllocator, seed: u64, steps: usize)
                 assert_eq!(allocator.free(FrameId(frame), order), shadow.free(frame, order));
             }
             2 if !held.is_empty() => {
-                // A part of an allocation.
+                // Free a part of an allocation.
                 let (frame, order) = held.swap_remove(random.below(held.len()));
                 let part = random.order(order.get());
                 let at = frame + random.below(order.frames() / part.frames()) * part.frames();
                 assert_eq!(allocator.free(FrameId(at), part), shadow.free(at, part));
             }
             _ => {
-                // Anything: mostly wrong.
+                // Free anything: mostly wrong.
                 let order = random.order(largest);
                 let frame = random.below(frames + 2);
                 let frame =
@@ -155,7 +155,7 @@ pub(crate) fn live(allocator: &mut impl FrameAllocator, seed: u64, steps: usize)
             assert_eq!(allocator.stats(), shadow.stats(), "step {step}");
         }
     }
-    // All back: the largest block must be there again.
+    // Free everything: the largest block must be there again.
     let mut at = 0;
     while at < frames {
         if !shadow.free[at] {
@@ -263,7 +263,7 @@ mod tests {
         refuses(&mut shared.local());
     }
 
-    /// Calls `check` with every row, none of its frames free.
+    /// Calls `check` with an allocator of every row, none of whose frames is free.
     fn every_row(frames: usize, check: impl Fn(&mut dyn FrameAllocator, &str)) {
         let mut words = vec![0; Bitset::metadata_words(frames)];
         check(&mut Bitset::new(frames, &mut words).unwrap(), "bitset");

@@ -11,8 +11,8 @@ pub const HUGE_ORDER: Order = match Order::new(9) {
 
 /// How the free frames are laid out.
 ///
-/// A *free block* here is a maximal aligned one: a run of free frames is counted as the fewest
-/// blocks that cover it, whatever the allocator holds inside.
+/// A *free block* here is a maximal aligned one: a run of free frames counts as the fewest blocks
+/// that cover it, whatever blocks the allocator keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Managed frames, holes included.
@@ -63,9 +63,9 @@ impl Stats {
             .sum()
     }
 
-    /// The share of the free memory that cannot serve `order`: 0 when all of it can, 1 when none
-    /// (and 0 when nothing is free). (Gorman and Whitcroft, "Measuring the Impact of the Linux
-    /// Memory Manager", 2005.)
+    /// The share of the free memory that cannot serve `order`: 0 if all of it can, 1 if none can
+    /// (and 0 if nothing is free). (Gorman and Whitcroft, "Measuring the Impact of the Linux Memory
+    /// Manager", 2005.)
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn unusable_free_index(&self, order: Order) -> f64 {
@@ -75,7 +75,7 @@ impl Stats {
         1.0 - self.usable_frames(order) as f64 / self.free_frames as f64
     }
 
-    /// The share of the free memory that lies in whole huge frames, 1 when nothing is free.
+    /// The share of the free memory that lies in whole huge frames; 1 if nothing is free.
     #[must_use]
     pub fn huge_ratio(&self) -> f64 {
         1.0 - self.unusable_free_index(HUGE_ORDER)

@@ -1,4 +1,5 @@
-//! The search-tree allocator: one red-black tree of all blocks, one list of free blocks an order.
+//! The search-tree allocator: one red-black tree of all blocks, and one list of free blocks for
+//! each order.
 //!
 //! ```text
 //!              8 used, order 3                    free lists
@@ -9,8 +10,8 @@
 //! ```
 //!
 //! The tree, by first frame, finds a block and its buddy in logarithmic time; a free list gives a
-//! block of an order at once. What the lists cannot do fast is remove a block from their middle
-//! when its buddy becomes free: that is linear in the list.
+//! block of an order at once. But the lists cannot remove a block from their middle fast when its
+//! buddy becomes free: that is linear in the list.
 //!
 //! Invariants
 //! 1. The blocks of the tree cover each managed frame exactly once.
@@ -36,7 +37,7 @@ pub trait FreeList: Default {
     fn pop(&mut self) -> Option<usize>;
     /// Removes a frame; linear. Returns whether it was there.
     fn remove(&mut self, frame: usize) -> bool;
-    /// How many there are; linear.
+    /// How many frames the list has; linear.
     fn length(&self) -> usize;
 }
 
@@ -102,7 +103,7 @@ impl FreeList for SinglyLinked {
     }
 
     fn remove(&mut self, frame: usize) -> bool {
-        // A singly linked list can only remove what comes after the cursor.
+        // A singly linked list can only remove the node after the cursor.
         let mut cursor = self.0.cursor_mut();
         while let Some(next) = cursor.peek_next().get() {
             if next.frame == frame {
@@ -172,8 +173,8 @@ impl<L: FreeList> Tree<L> {
         self.blocks.find(&frame).get().filter(|block| block.is_free.get()).map(|block| block.order)
     }
 
-    /// Turns a block whose frames are all allocated into a used block of its own; if one of them is
-    /// free, changes nothing.
+    /// Turns a block whose frames are all allocated into a used block of its own. Changes nothing
+    /// if one of them is free.
     fn isolate(&mut self, frame: usize, order: Order) -> Result<(), Error> {
         let end = frame + order.frames();
         let mut cursor = self.blocks.upper_bound(Bound::Included(&frame));

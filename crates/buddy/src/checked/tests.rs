@@ -46,8 +46,8 @@ mod plain {
         }
     }
 
-    /// Drives `allocator` beside a book of its allocations: half of the frees have a different
-    /// order or place, or name nothing at all.
+    /// Drives `allocator` beside a book of its allocations. Half of the frees have a different
+    /// order or place, or name no allocation at all.
     fn live<A: FrameAllocator>(allocator: A, seed: u64) {
         let frames = allocator.frames();
         let metadata = words(Extents::metadata_words(frames));
@@ -55,7 +55,7 @@ mod plain {
         let mut checked = Checked::new(allocator, &extents);
         let mut random = Random(seed);
         let mut book = Book { length_of: BTreeMap::new(), free: vec![false; frames] };
-        // A hole at either end and one in the middle whose length is that of no order.
+        // A hole at either end, and one in the middle whose length is that of no order.
         let (middle, last) = (frames / 2, frames - 3);
         for (start, end) in [(2, middle - 1), (middle + 2, last)] {
             checked.add_region(FrameId(start), end - start).unwrap();
@@ -178,7 +178,7 @@ mod plain {
     }
 }
 
-/// 64 frames that threads of a model share, none of them free, and the map of what is allocated.
+/// 64 frames that threads of a model share, none of them free, and the map of allocations.
 #[cfg(loom)]
 fn loom_frames() -> (loom::sync::Arc<Atomic<'static>>, &'static Extents<'static>) {
     let metadata: &'static [AtomicU64] = words(1).leak();
@@ -188,7 +188,7 @@ fn loom_frames() -> (loom::sync::Arc<Atomic<'static>>, &'static Extents<'static>
     (loom::sync::Arc::new(shared), std::boxed::Box::leak(extents))
 }
 
-/// Neighbours in one word of the map, given back at the same time.
+/// Neighbours in one word of the map are given back at the same time.
 #[cfg(loom)]
 #[test]
 fn loom_models_neighbours_are_freed_at_once() {
@@ -214,7 +214,7 @@ fn loom_models_neighbours_are_freed_at_once() {
     });
 }
 
-/// A pair that goes to the next owner at once: the owner's bits in the map stay as it wrote them.
+/// A pair goes to the next owner at once. That owner's bits in the map stay as it wrote them.
 #[cfg(loom)]
 #[test]
 fn loom_models_a_block_is_given_while_another_takes_it() {
