@@ -1,11 +1,12 @@
-//! Instructions of each fast path, counted by callgrind: they do not depend on what else the
-//! machine does, so they tell small differences that time cannot.
+//! Instructions of each fast path, counted by callgrind. They do not depend on what else the
+//! machine does, so they show small differences that time cannot.
 //!
 //! `cargo bench -p hectare-buddy --bench instructions [-- NAME]`
 //!
-//! Each path runs in a process of its own, once with `OPS` operations and once with twice as many;
-//! what the second run counted more, divided by `OPS`, is an operation. Making the allocator drops
-//! out; the loop around the call, three to six instructions, does not.
+//! Each path runs in a process of its own, once with `OPS` operations and once with twice as many.
+//! The instructions that the second run counts beyond the first, divided by `OPS`, are those of an
+//! operation. Making the allocator drops out; the loop around the call, three to six instructions,
+//! does not.
 
 mod common;
 
@@ -24,24 +25,24 @@ const OPS: usize = 1 << 16;
 /// Blocks of a batch.
 const BATCH: usize = 512;
 
-/// What is done `ops` times.
+/// What a child does `ops` times.
 #[derive(Clone, Copy)]
 enum Work {
-    /// Single frames, from an allocator that is all free.
+    /// Takes single frames from an allocator that is all free.
     Alloc,
-    /// Single frames, from first to last, to one that is all taken.
+    /// Frees single frames, from first to last, in an allocator that is all taken.
     Free,
     /// The same in random order.
     FreeRandom,
-    /// Batches of single frames; a frame is an operation.
+    /// Takes batches of single frames; a frame is an operation.
     AllocMany,
     FreeMany,
-    /// A block of order 3 taken and given back, in memory of which every other frame is taken up
-    /// to the middle: each time blocks of order 17 are split and merged, or, if one frame behind
-    /// the middle stays taken, only those of that word.
+    /// Takes a block of order 3 and gives it back, in memory of which every other frame is taken up
+    /// to the middle. Each time blocks of order 17 are split and merged; or, if one frame behind
+    /// the middle stays taken, only blocks of that frame's word.
     Split,
     Pair,
-    /// Ranges of 18 frames.
+    /// Takes ranges of 18 frames.
     AllocRange,
 }
 
@@ -109,7 +110,7 @@ impl Work {
         }
     }
 
-    /// Operations in a run that was asked for `ops`.
+    /// How many operations a run does that was asked for `ops`.
     const fn counted(self, ops: usize) -> usize {
         match self {
             Self::AllocRange => ops / 16,
@@ -139,7 +140,7 @@ fn work(name: &str, work: Work, ops: usize) {
     }
 }
 
-/// Instructions of a child, or `None` if valgrind cannot be started.
+/// The instructions of a child, or `None` if valgrind cannot be started.
 fn instructions(name: &str, at: usize, ops: usize) -> Option<u64> {
     let itself = std::env::current_exe().expect("this program has a path");
     let output = Command::new("valgrind")

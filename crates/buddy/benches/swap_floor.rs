@@ -1,5 +1,5 @@
 //! The floor under a free of the atomic row in random order: a loop of nothing but
-//! compare-and-swaps at unpredictable places of as many words.
+//! compare-and-swaps at unpredictable places, over as many words.
 //!
 //! `cargo bench -p hectare-buddy --bench swap_floor`
 

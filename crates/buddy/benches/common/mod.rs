@@ -1,4 +1,4 @@
-//! What the benches share.
+//! Code that the benches share.
 
 use hectare_buddy::FrameId;
 
