@@ -1,16 +1,17 @@
 /*
- * A buddy allocator of page frames for one owner, over memory that the caller gives: it never touches
- * the frames, only their numbers, 0 to frames - 1. One bit a frame and 12 % of that; taking and giving
- * back a block is O(1). See docs/buddy.md.
+ * A buddy allocator of page frames for one owner, over memory that the caller gives. It never
+ * touches the frames, only their numbers, 0 to frames - 1. It takes one bit a frame, and 12 %
+ * more. Taking and giving back a block is O(1). See docs/buddy.md.
  *
- * A block of order n is 2^n frames, 0 to 18, that begin at a multiple of as many. Of all blocks that
- * are large enough the lowest is taken, so that high frames stay free. Frames, not blocks, are counted:
- * a part of a block may go back, and what lies side by side may go back as one.
+ * A block of order n is 2^n frames, 0 to 18, that begin at a multiple of as many. Of all blocks
+ * that are large enough the lowest is taken, so that high frames stay free. The allocator tracks
+ * frames, not blocks: a part of a block may go back, and blocks side by side may go back as one.
  *
- * A call returns 0 or a negative number of errno.h; nothing has changed then. Calls of several threads
- * need a lock of the caller's.
+ * A call returns 0, or a negative number of errno.h and has then changed nothing. Calls of several
+ * threads need a lock of the caller's.
  *
- * No pointer may be NULL, except the memory that hectare_buddy_create is given: they are used unchecked.
+ * No pointer may be NULL, except the memory given to hectare_buddy_create: pointers are not
+ * checked.
  */
 #ifndef HECTARE_BUDDY_H
 #define HECTARE_BUDDY_H
@@ -27,9 +28,9 @@ typedef struct hectare_buddy hectare_buddy;
 size_t hectare_buddy_bytes(size_t frames);
 
 /*
- * Makes an allocator in memory, of bytes bytes, aligned to 8. No frame is free: hectare_buddy_free_range
- * makes them so. NULL if memory is NULL, not aligned or too short. It ends when the memory is used
- * otherwise.
+ * Makes an allocator in memory, of bytes bytes, aligned to 8. No frame is free before
+ * hectare_buddy_free_range makes it so. NULL if memory is NULL, not aligned or too short. The
+ * allocator ends when its memory is used otherwise.
  */
 hectare_buddy *hectare_buddy_create(void *memory, size_t bytes, size_t frames);
 
@@ -37,13 +38,13 @@ hectare_buddy *hectare_buddy_create(void *memory, size_t bytes, size_t frames);
 int hectare_buddy_alloc(hectare_buddy *buddy, unsigned order, size_t *frame);
 
 /* Gives a block back. -ERANGE: there are no such frames; -EINVAL: no such order, the block does not
-   begin at a multiple of its length, or a part of it is free already. */
+ * begin at a multiple of its length, or a part of it is free already. */
 int hectare_buddy_free(hectare_buddy *buddy, size_t frame, unsigned order);
 
 /*
- * Takes frames frames in a row that begin at a multiple of align, a power of two, and end at or below
- * limit (SIZE_MAX: no limit); the first goes to *first. The lowest place that fits, unless 64 runs below
- * are too short: then whichever is found. -ENOMEM; -EINVAL.
+ * Takes frames frames in a row that begin at a multiple of align, a power of two, and end at or
+ * below limit (SIZE_MAX: no limit). The first goes to *first. It takes the lowest place that fits,
+ * unless 64 runs below that are too short: then any that it finds. -ENOMEM; -EINVAL.
  */
 int hectare_buddy_alloc_range(hectare_buddy *buddy, size_t frames, size_t align, size_t limit,
                               size_t *first);

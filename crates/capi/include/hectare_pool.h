@@ -1,12 +1,12 @@
 /*
- * A pool that packs objects of any length up to a page, as compressed pages are: 8 bytes beside each,
- * no size classes. An object is named by a handle, is written and read as a whole, and moves when the
- * pool is compacted. See docs/pools.md.
+ * A pool that packs objects of any length up to a page, such as compressed pages: 8 bytes beside
+ * each, no size classes. A handle names an object, which is written and read as a whole, and moves
+ * when the pool is compacted. See docs/pools.md.
  *
- * Every call may be made from several threads at once, but for hectare_pool_destroy, and hectare_pool_remove of an
- * object that another thread uses.
+ * Several threads may make any calls at once, except hectare_pool_destroy, and hectare_pool_remove
+ * of an object that another thread uses.
  *
- * Except where a call says otherwise, its pointers must not be NULL: they are used unchecked.
+ * Except where a call says otherwise, its pointers must not be NULL: they are not checked.
  */
 #ifndef HECTARE_POOL_H
 #define HECTARE_POOL_H
@@ -27,7 +27,7 @@ struct hectare_pool_stat {
     size_t footprint_bytes; /* memory taken for them, with all that it costs */
 };
 
-/* A pool without objects: some hundred bytes of malloc's until there are any. */
+/* A pool without objects: some hundred bytes of malloc's until there are objects. */
 hectare_pool *hectare_pool_create(void);
 
 /* Gives all memory back. Does nothing if pool is NULL. */
@@ -37,32 +37,33 @@ void hectare_pool_destroy(hectare_pool *pool);
 size_t hectare_pool_max_bytes(const hectare_pool *pool);
 
 /*
- * Stores the bytes bytes at data; *handle names them from then on, and is never 0. -EINVAL: bytes is 0 (data may be
- * NULL then) or above hectare_pool_max_bytes; -ENOMEM: no memory; -ENOSPC: all that the pool can name. Nothing has
- * changed then.
+ * Stores the bytes bytes at data. From then on *handle names them; it is never 0. -EINVAL: bytes is
+ * 0 (data may then be NULL) or above hectare_pool_max_bytes; -ENOMEM: no memory; -ENOSPC: the pool
+ * can name no more objects or address no more memory. Nothing has changed then.
  */
 int hectare_pool_put(hectare_pool *pool, const void *data, size_t bytes, uint64_t *handle);
 
-/* How long an object is. 0 for the handle 0. A handle that was removed must not be given. */
+/* How long an object is; 0 for the handle 0. The handle must not have been removed. */
 size_t hectare_pool_size(const hectare_pool *pool, uint64_t handle);
 
 /*
- * Copies an object to data, of bytes bytes. -EMSGSIZE: it is longer; -ENOENT: the handle is 0; -ENOMEM: there
- * is no page of malloc's for the thread's first call. A handle that was removed must not be given: the call may wait
- * for ever. data may be NULL if bytes is 0.
+ * Copies an object to data, of bytes bytes. -EMSGSIZE: it is longer; -ENOENT: the handle is 0;
+ * -ENOMEM: malloc has no page for the thread's first call. The handle must not have been removed,
+ * or the call may wait for ever. data may be NULL if bytes is 0.
  */
 int hectare_pool_get(const hectare_pool *pool, uint64_t handle, void *data, size_t bytes);
 
 /*
- * Forgets an object. -ENOENT: the handle is 0, or its object was removed before; nothing has changed then. A later put
- * may return the same handle, so after one a second remove can take the new object away.
+ * Forgets an object. -ENOENT: the handle is 0, or its object was removed before; nothing has
+ * changed then. A later put may return the same handle; after that, a second remove can take the
+ * new object away.
  */
 int hectare_pool_remove(hectare_pool *pool, uint64_t handle);
 
-/* Moves objects together, and gives whole pages back. Returns their bytes. */
+/* Moves objects together, and gives whole pages back. Returns how many bytes those have. */
 size_t hectare_pool_compact(hectare_pool *pool);
 
-/* Tells what the pool holds. */
+/* Writes what the pool holds to *stat. */
 void hectare_pool_stat(const hectare_pool *pool, struct hectare_pool_stat *stat);
 
 #ifdef __cplusplus

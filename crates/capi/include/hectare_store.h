@@ -1,11 +1,12 @@
 /*
  * A compressed page store: pages by key, compressed by LZ4, in a pool that packs objects of any
- * length. What zram does for a kernel, for a program. See docs/store.md.
+ * length. It does for a program what zram does for a kernel. See docs/store.md.
  *
- * Every call may be made from several threads at once, but for hectare_store_destroy. A call returns
- * 0, or a negative number of errno.h; what was stored before is then still there.
+ * Several threads may make any calls at once, except hectare_store_destroy. A call returns 0, or a
+ * negative number of errno.h; everything stored before is then still there.
  *
- * No pointer may be NULL, except the store that hectare_store_destroy is given: they are used unchecked.
+ * No pointer may be NULL, except the store given to hectare_store_destroy: pointers are not
+ * checked.
  */
 #ifndef HECTARE_STORE_H
 #define HECTARE_STORE_H
@@ -31,12 +32,13 @@ struct hectare_store_stat {
 };
 
 /*
- * A store for keys 0 to pages - 1, 48 bytes each, and pages of page_bytes: a multiple of 8 from 64 to
- * 65536. Its pool takes limit_bytes, or what it needs if that is 0; by 0.4 % more at most as measured (it is
- * looked at with every 16th put from 16 MiB on, and keeps what it took for a page that it refused). The table of keys
- * and each thread's buffers, of a page or two, are not in it. A page that does not become
- * shorter by a sixteenth, or not as short as a page of the system, is kept as it is. NULL if page_bytes is
- * none of these, or there is no memory for so many keys.
+ * A store for keys 0 to pages - 1, 48 bytes each, and pages of page_bytes: a multiple of 8 from 64
+ * to 65536. Its pool takes at most limit_bytes, or what it needs if that is 0. As measured, it can
+ * exceed the limit by 0.4 %: from 16 MiB on, the store looks at the pool only with every 16th put,
+ * and the pool keeps what it took for a page that was refused. The limit includes neither the table
+ * of keys nor each thread's buffers, of a page or two. A page that does not become shorter by a
+ * sixteenth, or not as short as a page of the system, is kept as it is. NULL if page_bytes is none
+ * of these, or there is no memory for so many keys.
  */
 hectare_store *hectare_store_create(size_t pages, size_t page_bytes, size_t limit_bytes);
 
@@ -44,9 +46,9 @@ hectare_store *hectare_store_create(size_t pages, size_t page_bytes, size_t limi
 void hectare_store_destroy(hectare_store *store);
 
 /*
- * Stores the page_bytes at page. -ENOSPC: the limit, or all that the pool can name; -ENOMEM: no memory;
- * -EINVAL: no such key. A thread's first call takes some bytes more of malloc's, and a new store
- * some hundred: where there are none of these the program aborts.
+ * Stores the page_bytes at page. -ENOSPC: the limit is reached, or the pool can name no more;
+ * -ENOMEM: no memory; -EINVAL: no such key. A thread's first call takes some more bytes of
+ * malloc's, and making a store some hundred. If malloc has none of these the program aborts.
  */
 int hectare_store_put(hectare_store *store, size_t key, const void *page);
 
@@ -56,10 +58,10 @@ int hectare_store_get(hectare_store *store, size_t key, void *page);
 /* Forgets the page of key. -ENOENT: there is none; -EINVAL. */
 int hectare_store_remove(hectare_store *store, size_t key);
 
-/* Moves what is stored together, and gives whole pages back. Returns their bytes. */
+/* Moves what is stored together, and gives whole pages back. Returns how many bytes those have. */
 size_t hectare_store_compact(hectare_store *store);
 
-/* Tells what the store holds. */
+/* Writes what the store holds to *stat. */
 void hectare_store_stat(const hectare_store *store, struct hectare_store_stat *stat);
 
 #ifdef __cplusplus

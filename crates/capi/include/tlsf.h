@@ -1,14 +1,14 @@
 /* hectare-tlsf: two-level segregated fit, under the names of Matthew Conte's TLSF 3.1.
  *
- * A control structure (tlsf_t) lives in memory of tlsf_size() bytes that the caller gives;
- * pools are memory of the caller's, anywhere in the address space.
+ * A control structure (tlsf_t) lives in memory of tlsf_size() bytes that the caller gives. Pools
+ * are memory of the caller's, anywhere in the address space.
  *
- * Differences, all towards more: blocks are aligned to 16 bytes, not 8; tlsf_realloc grows into
- * free neighbours on both sides; the largest free block can be allocated; tlsf_free of what is no
- * used block aborts with a message where the header shows it.
+ * All differences add something: blocks are aligned to 16 bytes, not 8; tlsf_realloc grows into
+ * free neighbours on both sides; the largest free block can be allocated; tlsf_free of a pointer to
+ * no used block aborts with a message if the header shows it.
  *
- * A tlsf_t must not be NULL, except in tlsf_destroy: it is used unchecked. What NULL means elsewhere
- * is told at each call.
+ * A tlsf_t must not be NULL, except in tlsf_destroy: it is not checked. What NULL means elsewhere
+ * is said at each call.
  */
 #ifndef HECTARE_TLSF_H
 #define HECTARE_TLSF_H
@@ -31,17 +31,18 @@ void tlsf_destroy(tlsf_t tlsf);
 /* The pool that tlsf_create_with_pool made. */
 pool_t tlsf_get_pool(tlsf_t tlsf);
 
-/* NULL if the memory is NULL, too small, too large, not aligned to tlsf_align_size(), or in part a pool of this
- * heap or the heap's own tlsf_size() bytes. */
+/* NULL if the memory is NULL, too small, too large, not aligned to tlsf_align_size(), or in part a
+ * pool of this heap or the heap's own tlsf_size() bytes. */
 pool_t tlsf_add_pool(tlsf_t tlsf, void* mem, size_t bytes);
 /* Every block of the pool must be free; otherwise the pool stays. Does nothing if pool is NULL. */
 void tlsf_remove_pool(tlsf_t tlsf, pool_t pool);
 
-/* Constant time. NULL when there is no block; tlsf_malloc(0) gives NULL, as TLSF 3.1 does. */
+/* Constant time. NULL if there is no block; tlsf_malloc(0) gives NULL, as TLSF 3.1 does. */
 void* tlsf_malloc(tlsf_t tlsf, size_t bytes);
 void* tlsf_memalign(tlsf_t tlsf, size_t align, size_t bytes);
-/* realloc(NULL, n) is malloc, realloc(p, 0) is free; NULL leaves the block as it was. As with C's
- * realloc, a block that moves is aligned as by malloc, whatever memalign gave. */
+/* realloc(NULL, n) is malloc, realloc(p, 0) is free. If the result is NULL otherwise, the block is
+ * as it was. As with C's realloc, a block that moves is aligned as by malloc, whatever memalign
+ * gave. */
 void* tlsf_realloc(tlsf_t tlsf, void* ptr, size_t size);
 /* Does nothing if ptr is NULL. */
 void tlsf_free(tlsf_t tlsf, void* ptr);
@@ -57,11 +58,11 @@ size_t tlsf_block_size_max(void);
 size_t tlsf_pool_overhead(void);
 size_t tlsf_alloc_overhead(void);
 
-/* Calls `walker` for each block of the pool; prints them to standard output if it is NULL. `user` may be
- * NULL. Does nothing if pool is NULL. */
+/* Calls `walker` for each block of the pool; if it is NULL, prints the blocks to standard output.
+ * `user` may be NULL. Does nothing if pool is NULL. */
 typedef void (*tlsf_walker)(void* ptr, size_t size, int used, void* user);
 void tlsf_walk_pool(pool_t pool, tlsf_walker walker, void* user);
-/* 0 if sound, negative if not, or if pool is NULL. */
+/* 0 if sound; negative if not, or if pool is NULL. */
 int tlsf_check(tlsf_t tlsf);
 int tlsf_check_pool(pool_t pool);
 
