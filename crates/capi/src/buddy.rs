@@ -4,7 +4,8 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
 
-/// `hectare_buddy`: it lies at the front of the memory that it is given, its metadata behind it.
+/// `hectare_buddy`: it lies at the front of the memory that the caller gives, its metadata behind
+/// it.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct Buddy {
@@ -24,7 +25,7 @@ fn done(result: Result<(), Error>) -> c_int {
     result.map_or_else(status, |()| 0)
 }
 
-/// Tells where `result` begins.
+/// Writes the first frame of `result` to `first`, if there is one. Returns the status.
 ///
 /// # Safety
 /// `first` is the caller's to write.
@@ -69,7 +70,7 @@ pub unsafe extern "C" fn hectare_buddy_create(
     let words = Bitset::metadata_words(frames);
     // SAFETY: as above.
     unsafe { metadata.write_bytes(0, words) };
-    // SAFETY: as above; words that were just written, the allocator's alone.
+    // SAFETY: as above; the words were just written, and are the allocator's alone.
     let metadata = unsafe { core::slice::from_raw_parts_mut(metadata, words) };
     let Ok(frames) = Bitset::over_zeroed(frames, metadata) else { return core::ptr::null_mut() };
     // SAFETY: as above.

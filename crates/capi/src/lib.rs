@@ -7,9 +7,9 @@
 //! | `include/hectare_pool.h` | our own: a pool of compressed objects |
 //! | `include/hectare_store.h` | our own: a compressed page store |
 //!
-//! TLSF and the buddy allocator call no allocator; the pool and the store call the program's. The library prints
-//! nothing, except for `tlsf_walk_pool` without a walker and for a misuse of the heap, after which
-//! it aborts.
+//! TLSF and the buddy allocator call no allocator; the pool and the store call the program's. The
+//! library prints nothing, except for `tlsf_walk_pool` without a walker and for a misuse of the
+//! heap, after which it aborts.
 
 pub mod buddy;
 pub mod pool;

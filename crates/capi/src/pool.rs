@@ -1,4 +1,4 @@
-//! `hectare_pool.h`: a pool of compressed objects for C programs, a [`Dense`] one.
+//! `hectare_pool.h`: a pool of compressed objects for C programs, which is a [`Dense`] one.
 
 use core::cell::RefCell;
 use core::ffi::{c_int, c_void};
@@ -31,7 +31,7 @@ pub(crate) const fn status(error: PoolError) -> c_int {
     }
 }
 
-/// The handle that a program keeps as a number.
+/// The handle that a program keeps as a number; none for 0.
 fn named(handle: u64) -> Option<Handle> {
     core::num::NonZeroU64::new(handle).map(Handle::from_raw)
 }
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn hectare_pool_put(
         Ok(object) => {
             // SAFETY: as above.
             let data = unsafe { core::slice::from_raw_parts(data.cast(), bytes) };
-            // SAFETY: just taken, of as many bytes; nobody else knows it.
+            // SAFETY: the object was just taken and has as many bytes; nobody else knows it.
             unsafe { pool.write(object, data) };
             // SAFETY: the caller's promise.
             unsafe { handle.write(object.to_raw().get()) };
@@ -107,7 +107,8 @@ pub unsafe extern "C" fn hectare_pool_size(pool: *const ObjectPool, handle: u64)
 /// Copies an object out.
 ///
 /// # Safety
-/// As for [`hectare_pool_size`]; `data` has `bytes` bytes, which nobody else uses, and nobody removes the object meanwhile.
+/// As for [`hectare_pool_size`]. `data` has `bytes` bytes, which nobody else uses, and nobody
+/// removes the object during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hectare_pool_get(
     pool: *const ObjectPool,
@@ -132,11 +133,11 @@ pub unsafe extern "C" fn hectare_pool_get(
             return -libc::ENOMEM;
         }
         bounce.resize(bounce.len() + more_bytes, 0);
-        // SAFETY: as above; the copy uses nothing of the pool's.
+        // SAFETY: as above; the copy uses nothing of the pool.
         unsafe { pool.read(handle, bounce, &mut copy) };
         0
     };
-    // A thread that ends may have dropped its own already.
+    // A thread that ends may have dropped its buffer already.
     BOUNCE.try_with(|bounce| get(&mut bounce.borrow_mut())).unwrap_or_else(|_| get(&mut Vec::new()))
 }
 
@@ -148,8 +149,8 @@ thread_local! {
 /// Forgets an object; `-ENOENT` if the handle names none.
 ///
 /// # Safety
-/// `pool` came from [`hectare_pool_create`]; `handle` is 0 or came from this pool; no other thread uses the object any
-/// more.
+/// `pool` came from [`hectare_pool_create`]; `handle` is 0 or came from this pool; no other thread
+/// uses the object any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hectare_pool_remove(pool: *const ObjectPool, handle: u64) -> c_int {
     let Some(handle) = named(handle) else { return -libc::ENOENT };
@@ -169,7 +170,7 @@ pub unsafe extern "C" fn hectare_pool_compact(pool: *const ObjectPool) -> usize 
     unsafe { &*pool }.pool.compact()
 }
 
-/// Tells what the pool holds.
+/// Writes what the pool holds to `stat`.
 ///
 /// # Safety
 /// `pool` came from [`hectare_pool_create`]; `stat` is the caller's to write.

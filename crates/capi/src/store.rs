@@ -96,7 +96,7 @@ pub unsafe extern "C" fn hectare_store_put(
 /// Copies a page out.
 ///
 /// # Safety
-/// As for [`hectare_store_put`]; nobody else uses what is at `page`.
+/// As for [`hectare_store_put`]; nobody else uses the bytes at `page`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hectare_store_get(
     store: *const PageStore,
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn hectare_store_compact(store: *const PageStore) -> usize
     unsafe { &*store }.store.compact()
 }
 
-/// Tells what the store holds.
+/// Writes what the store holds to `stat`.
 ///
 /// # Safety
 /// `store` came from [`hectare_store_create`]; `stat` is the caller's to write.

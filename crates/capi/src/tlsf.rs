@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use hectare_tlsf::{Misuse, WideTlsf};
 
-/// The callback that each block of a walk is reported to.
+/// The callback that a walk calls for each block.
 pub type Walker = unsafe extern "C" fn(*mut c_void, usize, c_int, *mut c_void);
 
 /// The heap behind a `tlsf_t`.
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn tlsf_add_pool(
     if unsafe { heap.add_pool(start, bytes) }.is_ok() { mem } else { null_mut() }
 }
 
-/// Removes a pool all of whose blocks are free; one with used blocks stays.
+/// Removes a pool all of whose blocks are free. A pool with used blocks stays.
 ///
 /// # Safety
 /// `pool` is one of this heap.
@@ -146,9 +146,9 @@ pub unsafe extern "C" fn tlsf_memalign(
 
 /// Resizes; null leaves the block as it was, unless `size` is 0, which frees it.
 ///
-/// What is resized is aligned as `tlsf_malloc` aligns it, which is all that C's `realloc`, and TLSF
-/// 3.1, promise. What `tlsf_memalign` was asked for is not known here: to keep whatever alignment an
-/// address shows would refuse blocks that have it by chance.
+/// A resized block is aligned as `tlsf_malloc` aligns it, which is all that C's `realloc`, and TLSF
+/// 3.1, promise. The alignment that `tlsf_memalign` was asked for is not known here. To keep
+/// whatever alignment an address shows would refuse blocks that have it by chance.
 ///
 /// # Safety
 /// `ptr` is null or a block of this heap.
@@ -208,7 +208,7 @@ pub extern "C" fn tlsf_size() -> usize {
     size_of::<WideTlsf>().next_multiple_of(tlsf_align_size())
 }
 
-/// The alignment of all blocks, and what heaps and pools must be aligned to.
+/// The alignment of all blocks, which heaps and pools must have as well.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlsf_align_size() -> usize {
     16
@@ -240,14 +240,14 @@ pub extern "C" fn tlsf_alloc_overhead() -> usize {
 
 unsafe extern "C" fn print_block(ptr: *mut c_void, size: usize, used: c_int, _user: *mut c_void) {
     let state = if used != 0 { "used" } else { "free" };
-    // As C's printf; `println!` would panic when the output cannot be written.
+    // As C's printf; `println!` would panic if the output cannot be written.
     let _ = writeln!(io::stdout(), "\t{ptr:p} {state} size: {size:x}");
 }
 
 /// Calls `walker`, or prints, for each block of a pool.
 ///
 /// # Safety
-/// `pool` is one of a heap, and `walker` does not change it.
+/// `pool` belongs to a heap, and `walker` does not change it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tlsf_walk_pool(
     pool: *mut c_void,
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn tlsf_check(tlsf: *mut c_void) -> c_int {
 /// 0 if the blocks of a pool are sound, else −1.
 ///
 /// # Safety
-/// `pool` is one of a heap.
+/// `pool` belongs to a heap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tlsf_check_pool(pool: *mut c_void) -> c_int {
     let Some(start) = NonNull::new(pool.cast::<u8>()) else { return -1 };
@@ -297,7 +297,7 @@ mod tests {
     fn a_heap_fits_where_it_is_told_to_be() {
         let bytes = size_of::<WideTlsf>();
         assert!((bytes..bytes + 16).contains(&tlsf_size()), "{} of {bytes}", tlsf_size());
-        // Its first pool begins behind it.
+        // The heap's first pool begins right behind it.
         assert!(tlsf_size().is_multiple_of(16));
     }
 }

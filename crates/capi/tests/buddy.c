@@ -23,7 +23,7 @@ int main(void) {
     CHECK(bytes > FRAMES / 8 && bytes < FRAMES);
     char *memory = malloc(bytes + 8);
     CHECK(memory != NULL);
-    /* Memory that was used before, and of which all but `bytes` stays as it was. */
+    /* The memory was used before. All of it but `bytes` stays as it was. */
     memset(memory, 0xa5, bytes + 8);
     CHECK(hectare_buddy_create(memory, SIZE_MAX, ((size_t)1 << 36) + 1) == NULL);
     CHECK(hectare_buddy_create(NULL, bytes, FRAMES) == NULL);

@@ -65,7 +65,8 @@ fn each_header_stands_alone_in_strict_c_and_cxx() {
     }
 }
 
-/// Whether there is the compiler, `$VARIABLE` or `name`; the test fails if it has anything to say of the header.
+/// Whether the compiler, `$VARIABLE` or `name`, exists. The test fails if it has anything to say
+/// about the header.
 fn accepts(variable: &str, name: &str, language: [&str; 2], header: &Path) -> bool {
     let compiler = std::env::var(variable).unwrap_or_else(|_| name.to_owned());
     let output = Command::new(&compiler)
@@ -173,7 +174,7 @@ fn the_headers_and_the_c_tests_name_all_that_the_library_has() {
     assert_named(include_str!("../src/pool.rs"), 9, pool, include_str!("pool.c"));
 }
 
-/// The functions of `source`, `count` of them, are in the header and in the C test.
+/// Checks that all functions of `source`, `count` of them, are in the header and in the C test.
 fn assert_named(source: &str, count: usize, header: &str, program: &str) {
     let names: Vec<&str> = source
         .split("pub unsafe extern \"C\" fn ")

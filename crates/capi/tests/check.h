@@ -1,4 +1,4 @@
-/* Ends the program with 1, and says where, if what should hold does not. */
+/* Ends the program with 1 if a condition does not hold, and says where. */
 #include <stdio.h>
 #include <stdlib.h>
 

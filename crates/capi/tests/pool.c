@@ -41,7 +41,7 @@ int main(void) {
     CHECK(stat.objects == OBJECTS && stat.stored_bytes == bytes && stat.footprint_bytes > bytes);
     CHECK(stat.footprint_bytes < bytes + bytes / 50);
 
-    /* Two in three go, the others move together, and are what they were. */
+    /* Two in three objects go. The others move together, and are what they were. */
     for (size_t object = 0; object < OBJECTS; object++) {
         if (object % 3 == 0) continue;
         CHECK(hectare_pool_remove(pool, handles[object]) == 0);
@@ -65,7 +65,7 @@ int main(void) {
     }
     hectare_pool_destroy(pool);
 
-    /* Each reserves gigabytes of address space, and gives all of it back at its end. */
+    /* Each pool reserves gigabytes of address space, and gives all of it back at its end. */
     size_t space = address_space();
     for (int round = 0; round < 100; round++) {
         pool = hectare_pool_create();

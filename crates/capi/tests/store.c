@@ -125,7 +125,7 @@ int main(int argc, char **argv) {
 
     CHECK(hectare_store_create((size_t)-1, PAGE, 0) == NULL);
 
-    /* Each reserves gigabytes of address space, and gives all of it back at its end. */
+    /* Each store reserves gigabytes of address space, and gives all of it back at its end. */
     size_t space = address_space();
     for (int round = 0; round < 100; round++) {
         store = hectare_store_create(PAGES, PAGE, 0);

@@ -25,11 +25,12 @@ static void count(void* ptr, size_t size, int used, void* user)
         sums->free_blocks++;
 }
 
-/* A block that happens to lie at a multiple of 4096 needs no room at another one to be resized. */
+/* A block that lies at a multiple of 4096 by chance can be resized without room at another such
+ * multiple. */
 static void resize_where_aligned_by_chance(void)
 {
     tlsf_t tlsf = tlsf_create_with_pool(memory, sizeof memory);
-    /* The least blocks lie 32 bytes apart, those of 40 bytes 48. */
+    /* The smallest blocks lie 32 bytes apart, blocks of 40 bytes 48. */
     if ((uintptr_t)tlsf_malloc(tlsf, 40) % 32 == 0)
         CHECK(tlsf_malloc(tlsf, 40) != NULL);
     char* block;
@@ -52,7 +53,7 @@ int main(int argc, char** argv)
 {
     resize_where_aligned_by_chance();
     CHECK(tlsf_create(memory + 1) == NULL && tlsf_create(NULL) == NULL);
-    /* Nothing is written to what is too short for a heap. */
+    /* Nothing is written to memory that is too short for a heap. */
     memset(memory, 0xa5, tlsf_size());
     CHECK(tlsf_create_with_pool(memory, 0) == NULL);
     CHECK(tlsf_create_with_pool(memory, tlsf_size() - 1) == NULL);
@@ -93,7 +94,7 @@ int main(int argc, char** argv)
     CHECK(tlsf_realloc(tlsf, b, SIZE_MAX) == NULL && b[1999] == 'b');
     CHECK(tlsf_realloc(tlsf, c, 0) == NULL);
 
-    /* With used neighbours they move. */
+    /* With used neighbours the blocks move. */
     char* row[4];
     for (int at = 0; at < 4; at++)
         CHECK((row[at] = tlsf_memalign(tlsf, 4096, 100)) != NULL);
