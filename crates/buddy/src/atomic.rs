@@ -23,9 +23,8 @@
 //! are written only when a word becomes empty or full, or ceases to be.
 //!
 //! Rules
-//! 1. A frame belongs to the thread that cleared its bit, until that thread sets it again. Every
-//!    other word in the metadata, except the two of the held block, is only a hint for finding
-//!    bits.
+//! 1. A frame belongs to the thread that cleared its bit, until the bit is set again. Every other
+//!    word in the metadata, except the two of the held block, is only a hint for finding bits.
 //! 2. Only the `Local` that has reserved a tree writes the tree's held block. The frames in it are
 //!    free, but for that `Local` alone.
 //! 3. A thread that changes a word's class (empty, between, full) writes the class into the sector

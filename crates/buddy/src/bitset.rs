@@ -366,8 +366,7 @@ impl FrameAllocator for Bitset<'_> {
         {
             let new = *bits | 1 << (frame.0 % WORD);
             if new != *bits && new != !0 {
-                // The floor does not change either: by invariant 8 that other frame is not below
-                // it.
+                // Nor does the floor: by invariant 8 that other frame is not below it.
                 *bits = new;
                 self.free_frames += 1;
                 return Ok(());

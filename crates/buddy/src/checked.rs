@@ -175,8 +175,8 @@ impl<A: FrameAllocator> FrameAllocator for Checked<'_, A> {
     /// Gives back a block that was allocated with this order. For a single frame the check reads
     /// two bits: 23 more instructions on the atomic row and 56 on the bitset.
     ///
+    /// # Errors
     /// The errors of `inner`, and [`Error::WrongSize`].
-    /// As those of `inner`, and [`Error::WrongSize`].
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
         check_block(frame, order, self.inner.frames())?;

@@ -149,7 +149,7 @@ impl<'a> Local<'a> {
         Some(own.word * WORD + bit)
     }
 
-    /// Takes a block from the reserved tree. If nothing is held, it holds a whole word for that.
+    /// Takes a block from the reserved tree; if nothing is held, by holding a whole word.
     fn alloc_own(&mut self, order: u32, from: From) -> Option<usize> {
         let tree = self.reserved?.tree;
         for sector in tree * SECTORS_IN_TREE..(tree + 1) * SECTORS_IN_TREE {

@@ -57,11 +57,9 @@ impl Atomic<'_> {
         match Self::for_words(start, end, |word, mask| self.give_bits(word, mask).is_ok()) {
             None => Ok(()),
             Some(refused) => {
-                // Another thread freed part of the range in the meantime: take back what has been
-                // given.
+                // Another thread has freed a part of the range: take back what was given.
                 Self::for_words(start, refused * WORD, |word, mask| {
-                    // False if that has been allocated in the meantime, in turn: it was freed
-                    // twice.
+                    // False if that has been allocated in the meantime: it was freed twice.
                     self.take_bits(word, mask);
                     true
                 });
