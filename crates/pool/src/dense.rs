@@ -130,7 +130,8 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     /// An empty pool. It takes its first memory with its first object.
     ///
     /// # Panics
-    /// If [`Limits::check`] has an objection, or the source's pages are under 128 bytes or above 64 KiB.
+    /// If [`Limits::check`] has an objection, or the source's pages are under 128 bytes or above
+    /// 64 KiB.
     pub fn with_limits(source: S, limits: Limits) -> Self {
         let page_bytes = source.page_bytes();
         // A page must have room for the first words of page bits.

@@ -3,7 +3,7 @@
 //!
 //! | Pool | Layout | Objects move | Lock |
 //! |---|---|---|---|
-//! | [`Dense`] | blocks of exact size in contiguous segments; objects in pieces | yes | one a shard |
+//! | [`Dense`] | blocks of exact size in contiguous areas; objects in pieces | yes | one a shard |
 //! | [`Zs`] | size classes over chains of pages (zsmalloc) | yes | one a class |
 //! | [`Xv`] | variable-size blocks that never straddle a page (xvMalloc) | no | one |
 //!

@@ -214,8 +214,8 @@ impl<P: Park> Shard<P> {
         given_pages * source.page_bytes()
     }
 
-    /// Does a step of the current pass, or of a new one if that is worth it. Returns the bytes given
-    /// back.
+    /// Does a step of the current pass, or of a new one if that is worth it. Returns the bytes
+    /// given back.
     pub(super) fn compact_some(&self, source: &impl PageSource) -> Option<usize> {
         self.with_lock(source, |mut shard| {
             if shard.unused_units() > shard.some_units() && !shard.start_pass(ASKED_SLACK_SHIFT) {

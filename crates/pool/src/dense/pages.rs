@@ -80,7 +80,8 @@ impl<S: PageSource> Locked<'_, S> {
         Some((self.end_mark().backward(units), units))
     }
 
-    /// Whether free memory is worth a call to the source: more than an eighth of the shard and 16 pages.
+    /// Whether free memory is worth a call to the source: more than an eighth of the shard and 16
+    /// pages.
     pub(super) fn has_too_much_free(&self) -> bool {
         let held_units = self.state.pages * self.page_bytes() / UNIT;
         self.state.free_units > held_units / 8 + 16 * self.page_bytes() / UNIT
