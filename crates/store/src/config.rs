@@ -81,7 +81,7 @@ impl fmt::Debug for Evict {
     }
 }
 
-/// Whether the file can be read and written at any offset, without doing either.
+/// Finds out whether the file can be read and written at any offset, without doing either.
 fn is_open_for_both(file: &File) -> bool {
     /// "Bad file descriptor" and "Illegal seek"; any other error here may not recur later.
     const REFUSALS: [i32; 2] = [9, 29];

@@ -37,8 +37,8 @@ const PART_HOLES: usize = 32;
 /// A put that looks for old pages passes by as many keys as this many pages have, on average. So a
 /// round takes as many puts as a 256th of the pages, a third of what there is room for.
 const PAGES_PASSED: usize = 256;
-/// For raw pages a put passes by so much fewer keys: if one in a hundred pages is raw, one in
-/// sixteen hundred is found late.
+/// For raw pages a put passes by this many times fewer keys: if one in a hundred pages is raw, one
+/// in sixteen hundred is found late.
 const LESS_FOR_RAW: usize = 16;
 /// But for raw pages it passes by at least so many keys.
 const LEAST_FOR_RAW: usize = 128;
@@ -158,8 +158,8 @@ struct Turn {
     times: usize,
 }
 
-/// Bytes of pages by age: those touched within this second, one second ago, 2 or 3 seconds ago, 4 to
-/// 7, and so on.
+/// Bytes of pages by age: those touched within this second, one second ago, 2 or 3 seconds ago, 4
+/// to 7, and so on.
 struct Ages {
     now_s: u32,
     bytes: [usize; Self::STEPS],
@@ -277,7 +277,7 @@ impl<P: Pool> Store<P> {
             }
             relief.fits = self.compact_to(most_bytes, &mut left_bytes);
         }
-        // This is worth it however little has gone since the last compaction.
+        // The last resort, however little has gone since compaction was last worth it.
         if !relief.fits && gone_bytes > 0 {
             self.compact();
             relief.fits = self.memory().bytes <= most_bytes;

@@ -128,7 +128,8 @@ impl<P: Pool> Store<P> {
         Ok(Tended { recompressed_pages: pages, ..Tended::default() })
     }
 
-    /// Writes pages to the file and frees their memory. Looks at every key, and writes each page selected.
+    /// Writes pages to the file and frees their memory. Looks at every key, and writes each page
+    /// selected.
     ///
     /// # Errors
     /// [`StoreError::NoFile`], [`StoreError::FileFull`], or the error of the first page that

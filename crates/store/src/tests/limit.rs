@@ -83,7 +83,7 @@ fn without_a_file_the_limit_evicts_old_pages() {
     let limit_bytes = 256 << 10;
     let evicted = Arc::new(Mutex::new(HashMap::new()));
     let taken = Arc::clone(&evicted);
-    // The evictor does not take every seventh page.
+    // It refuses every seventh page.
     let evict = Evict::new(move |key, page| {
         let takes = key % 7 != 0;
         if takes {
