@@ -66,7 +66,8 @@ pub enum PoolError {
     TooLarge,
     /// The memory is too far from the first pool for the index width.
     OutOfReach,
-    /// The memory already belongs, in part or in whole, to a pool of this heap, or is the heap's own value.
+    /// The memory belongs, in part or in whole, to a pool of this heap already, or is the heap's
+    /// own value.
     Overlap,
     /// Blocks of the pool are in use.
     InUse,

@@ -98,7 +98,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
     /// As [`Tlsf::free`]; gives the block's region back if it is free now.
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it.
+    /// [`Misuse`], if the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::free`].
@@ -116,7 +116,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
     /// that the block has left if it is free now.
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it.
+    /// [`Misuse`], if the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::realloc`].
@@ -141,7 +141,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
     /// As [`Tlsf::resize_in_place`].
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it.
+    /// [`Misuse`], if the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::resize_in_place`].
@@ -157,7 +157,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
     /// As [`Tlsf::usable_size`].
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it.
+    /// [`Misuse`], if the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::usable_size`].

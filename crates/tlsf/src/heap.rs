@@ -10,8 +10,8 @@ use crate::table::{Row, Rows, Shape, Table, WordOf};
 use crate::word::Word;
 
 /// A remainder stays with its block if it is smaller than this many granules (or than the smallest
-/// block, if that has more) and 1/32 of the request together. The free of either neighbour would
-/// only join such a scrap again.
+/// block, if that has more) plus 1/32 of the request. The free of either neighbour would only join
+/// such a scrap again.
 const MIN_REMAINDER_GRANULES: usize = 2;
 const MIN_REMAINDER_SHIFT: u32 = 5;
 /// A remainder of up to 1/8 of a request of 2 KiB or more also stays, while the list it would go to
@@ -157,7 +157,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// Frees a block.
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it; the heap is then unchanged.
+    /// [`Misuse`], if the header shows it; the heap is then unchanged.
     ///
     /// # Safety
     /// Nobody uses the block any more. `ptr` came from this heap: the heap catches any other
@@ -257,8 +257,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     }
 
     /// Allocates when the list of the size's own class is empty: from a larger class or the victim,
-    /// or else from the class below, some of whose blocks may be large enough. All blocks in `bin`
-    /// and the lists after it have room for `size`; it is the first such list.
+    /// or else from the class below, some of whose blocks may be large enough. `bin` is the
+    /// first list in which every block has room for `size`.
     #[inline(never)]
     fn malloc_larger(&mut self, size: usize, bin: Bin) -> Option<NonNull<u8>> {
         let rounded = bin.least_granules::<R::Row>();
@@ -268,7 +268,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Allocates `granules` from their own class, all larger ones being empty.
+    /// Allocates `granules` from their own class when all larger classes are empty.
     #[cold]
     fn malloc_probing(&mut self, granules: usize) -> Option<NonNull<u8>> {
         let Some(block) = self.probe(granules) else { return self.fail(granules) };

@@ -25,7 +25,7 @@ pub unsafe trait Heap {
     /// See [`Tlsf::free`].
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it.
+    /// [`Misuse`], if the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::free`].
@@ -34,7 +34,7 @@ pub unsafe trait Heap {
     /// See [`Tlsf::realloc`].
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it.
+    /// [`Misuse`], if the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::realloc`].
@@ -48,7 +48,7 @@ pub unsafe trait Heap {
     /// See [`Tlsf::resize_in_place`].
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it.
+    /// [`Misuse`], if the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::resize_in_place`].
@@ -57,7 +57,7 @@ pub unsafe trait Heap {
     /// See [`Tlsf::usable_size`].
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it.
+    /// [`Misuse`], if the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::usable_size`].
@@ -140,7 +140,7 @@ pub(crate) unsafe fn realloc_behind<H: Heap, P: Park>(
     Ok(Some(new))
 }
 
-/// A heap that threads share, one using it at a time. `P` is how a thread waits for its turn.
+/// A heap that threads share; one thread at a time uses it. `P` is how the others wait.
 ///
 /// ```
 /// use hectare_tlsf::{Locked, Tlsf};
@@ -209,7 +209,7 @@ impl<H: Heap, P: Park> Locked<H, P> {
     /// As [`Tlsf::free`].
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it.
+    /// [`Misuse`], if the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::free`].

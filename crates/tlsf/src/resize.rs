@@ -85,7 +85,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// How many bytes of the block at `ptr` may be used: the size asked for, rounded up.
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it.
+    /// [`Misuse`], if the header shows it.
     ///
     /// # Safety
     /// `ptr` came from this heap.
@@ -114,7 +114,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// `Ok(None)` when there is no room: the block is then as it was.
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it; the heap is then unchanged.
+    /// [`Misuse`], if the header shows it; the heap is then unchanged.
     ///
     /// # Safety
     /// As for [`free`](Self::free), unless the result is `Ok(None)`.
@@ -135,7 +135,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// `Ok(false)` if the two have no room: the block is then as it was.
     ///
     /// # Errors
-    /// [`Misuse`], where the header shows it; the heap is then unchanged.
+    /// [`Misuse`], if the header shows it; the heap is then unchanged.
     ///
     /// # Safety
     /// `ptr` came from this heap, and nobody uses the block beyond its first `size` bytes any more.
@@ -204,8 +204,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if needed > with_next {
             return Err(with_next);
         }
-        // The preferred size. What the block and the free one after it have is enough without the
-        // rounding, too: the block moves only if they have less than needed.
+        // The preferred size. A block that has enough only without the rounding stays as well: it
+        // moves only if it and the free one after it have less than `needed`.
         let rounded = Bin::round_up::<R::Row>(needed).0;
         let kept = self.cut(block, rounded.min(with_next));
         self.note_resized(have, kept);

@@ -208,7 +208,7 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     /// threads wait for no copy ([`Locked`](crate::Locked)).
     ///
     /// # Errors
-    /// [`Misuse`], where the chunk or the header shows it.
+    /// [`Misuse`], if the chunk or the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::realloc`](crate::Tlsf::realloc).
@@ -236,7 +236,7 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     /// As [`Tlsf::usable_size`](crate::Tlsf::usable_size), from any thread.
     ///
     /// # Errors
-    /// [`Misuse`], where the chunk or the header shows it.
+    /// [`Misuse`], if the chunk or the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::usable_size`](crate::Tlsf::usable_size).
@@ -249,7 +249,7 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     /// As [`Tlsf::free`](crate::Tlsf::free), from any thread.
     ///
     /// # Errors
-    /// [`Misuse`], where the chunk or the header shows it.
+    /// [`Misuse`], if the chunk or the header shows it.
     ///
     /// # Safety
     /// As for [`Tlsf::free`](crate::Tlsf::free).

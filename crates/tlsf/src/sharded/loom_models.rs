@@ -1,5 +1,5 @@
-//! Models of the chunks' owners and the shards' locks, over all interleavings of two threads with at
-//! most three preemptions:
+//! Models of the chunks' owners and the shards' locks, over all interleavings of two threads with
+//! at most three preemptions:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p hectare-tlsf --lib loom`
 
 extern crate std;
