@@ -52,7 +52,8 @@ int hectare_buddy_alloc_range(hectare_buddy *buddy, size_t frames, size_t align,
 /* Takes exactly these frames. -ENOMEM: one is not free; -ERANGE; -EINVAL: no frames. */
 int hectare_buddy_reserve(hectare_buddy *buddy, size_t first, size_t frames);
 
-/* Gives these frames back, whichever calls took them. -ERANGE; -EINVAL: one is free, or no frames. */
+/* Gives these frames back, whichever calls took them. -ERANGE; -EINVAL: one is free, or no
+ * frames. */
 int hectare_buddy_free_range(hectare_buddy *buddy, size_t first, size_t frames);
 
 /* How many frames are free. */

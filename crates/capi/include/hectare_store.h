@@ -52,7 +52,8 @@ void hectare_store_destroy(hectare_store *store);
  */
 int hectare_store_put(hectare_store *store, size_t key, const void *page);
 
-/* Copies the page of key to page. -ENOENT: there is none; -EBADMSG: it is damaged; -ENOMEM; -EINVAL. */
+/* Copies the page of key to page. -ENOENT: there is none; -EBADMSG: it is damaged; -ENOMEM;
+ * -EINVAL. */
 int hectare_store_get(hectare_store *store, size_t key, void *page);
 
 /* Forgets the page of key. -ENOENT: there is none; -EINVAL. */

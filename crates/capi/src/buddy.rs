@@ -81,7 +81,8 @@ pub unsafe extern "C" fn hectare_buddy_create(
 /// Takes a block.
 ///
 /// # Safety
-/// `buddy` came from [`hectare_buddy_create`], and no other thread uses it; `frame` is the caller's to write.
+/// `buddy` came from [`hectare_buddy_create`], and no other thread uses it; `frame` is the caller's
+/// to write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hectare_buddy_alloc(
     buddy: *mut Buddy,

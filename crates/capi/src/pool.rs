@@ -67,7 +67,8 @@ pub unsafe extern "C" fn hectare_pool_max_bytes(pool: *const ObjectPool) -> usiz
 /// Stores an object.
 ///
 /// # Safety
-/// `pool` came from [`hectare_pool_create`]; `data` has `bytes` bytes; `handle` is the caller's to write.
+/// `pool` came from [`hectare_pool_create`]; `data` has `bytes` bytes; `handle` is the caller's to
+/// write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hectare_pool_put(
     pool: *const ObjectPool,

@@ -79,7 +79,8 @@ pub unsafe extern "C" fn tlsf_get_pool(tlsf: *mut c_void) -> *mut c_void {
     tlsf.wrapping_byte_add(tlsf_size())
 }
 
-/// Adds a pool; null if it is misaligned, too small, too large, or overlaps the heap itself or another of its pools.
+/// Adds a pool; null if it is misaligned, too small or too large, or overlaps the heap itself or
+/// another of its pools.
 ///
 /// # Safety
 /// The memory is the heap's until the pool is removed.
