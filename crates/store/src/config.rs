@@ -59,7 +59,6 @@ pub struct Config {
 ///
 /// Once it was offered all pages and has taken none, a put without room is refused after it was
 /// offered some hundred of them, until it takes one. Tending the store offers it all of them again.
-/// hundred of them, until one is taken; tending the store offers it all of them again.
 pub struct Evict(Box<Taker>);
 
 type Taker = dyn Fn(usize, &[u8]) -> bool + Send + Sync;

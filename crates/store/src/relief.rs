@@ -142,7 +142,6 @@ impl Search {
 /// If less goes in a round than was expected, since many pages are refused or shared, the next
 /// round is over four times as much. As at least [`PART_WORTH_COMPACTING`] is asked for, the fifth
 /// round is over all that is left.
-/// the fifth is over all that is left.
 struct Turn {
     now_s: u32,
     /// Keys that have not been looked at for raw pages yet.
