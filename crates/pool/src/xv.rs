@@ -324,7 +324,7 @@ impl Inner {
         }
         if let Some(prev) = block.prev_if_free() {
             self.lists.remove(prev);
-            // No block starts here any more. By the mark a second free of the object is detected.
+            // No block starts here any more. The mark shows a second free of the object.
             block.set_back(prev.offset, FREE);
             block = prev;
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. Only [`Objects::put`] makes an [`Object`], with its content, and only [`Objects::free`] ends
-//!    it. So an [`Object`] names a live object as long as it exists, and is not cloned.
+//!    it. An [`Object`] is not cloned, so it names a live object as long as it exists.
 //! 2. Nobody writes to an object after `put` has returned it.
 //! 3. A store has one `Objects`, and its objects never leave that store.
 
