@@ -131,11 +131,12 @@ fn main() -> std::process::ExitCode {
     // `hectare … | head` ends as other commands do, without a panic about the closed pipe.
     // SAFETY: no other thread runs yet, and the default action needs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    // A starter that ignores the end of its children passes that on, and nothing could be waited for.
+    // A parent that ignores SIGCHLD passes that on to this process, which then could not wait for
+    // its own children.
     // SAFETY: as above.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-    // At the limit on a file's size to write to it is an error, like a full disk. (By a handler: what is ignored would be
-    // so in the programs that are started, too.)
+    // At the limit on a file's size a write must fail, as on a full disk. An empty handler does
+    // that; ignoring the signal would too, but the programs that are started would inherit it.
     if !runner::is_ignored(libc::SIGXFSZ) {
         let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
     }

@@ -14,8 +14,8 @@ pub(crate) struct Args {
 /// The name typed to run the command.
 const NAME: &str = env!("CARGO_BIN_NAME");
 
-/// Runs the verb for the command line that `command` describes, of which all would be completed: also
-/// what is hidden.
+/// Runs the verb. `command` describes the command line. The script completes all of it, hidden
+/// parts included.
 pub(crate) fn run(args: Args, mut command: Command) -> anyhow::Result<()> {
     // The generator panics when it cannot write.
     let mut script = Vec::new();

@@ -89,7 +89,7 @@ fn set(command: &[OsString]) -> anyhow::Result<()> {
         .args(arguments)
         .spawn()
         .with_context(|| format!("cannot start `{}`", program.to_string_lossy()))?;
-    // Ctrl-C reaches the command from the terminal; a signal to us alone is passed on, once.
+    // Ctrl-C reaches the command from the terminal. A signal to us alone is passed on, once.
     let mut is_told = false;
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -193,8 +193,8 @@ fn findings(
     findings
 }
 
-/// What the round trip of a cache line from one processor to the next means. It is reported if it
-/// takes twice as long at one moment as at another.
+/// What the round trip of a cache line from one processor to the next means. The setting is
+/// reported if the trip takes twice as long at one moment as at another.
 fn distance(round_trip_ns: Option<anyhow::Result<RangeInclusive<u64>>>) -> Finding {
     let (found, changes) = match round_trip_ns {
         None => ("a single processor".to_owned(), false),

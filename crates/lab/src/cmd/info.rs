@@ -60,7 +60,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     trace.check().with_context(|| name)
 }
 
-/// Writes the good part of a trace, which must not be empty; returns what to say about it.
+/// Writes the good part of a trace, which must not be empty. Returns what to tell the user.
 fn salvage(source: &Path, target: &Path, good: &Summary) -> anyhow::Result<String> {
     ensure!(
         good.rows() > 0,
@@ -88,7 +88,7 @@ fn salvage(source: &Path, target: &Path, good: &Summary) -> anyhow::Result<Strin
     ))
 }
 
-/// Reads a copy to its end: it must be whole, and hold the `good` part of its source.
+/// Reads a copy to its end. It must be whole, and hold the `good` part of its source.
 fn verify(copy: &Path, good: &Summary) -> anyhow::Result<()> {
     let trace = Trace::open(copy)?;
     let written = Summary::of(&trace)?;
@@ -108,7 +108,7 @@ fn seconds(trace: &Trace, summary: &Summary) -> f64 {
     summary.end_ticks as f64 / trace.header().ticks_per_second as f64
 }
 
-/// What is not in a trace since its process had it before, if that is so.
+/// What the trace lacks because its process inherited it, if it lacks anything.
 fn inherited(trace: &Trace) -> Option<String> {
     let header = trace.header();
     let parent = header.parent_pid;
@@ -277,7 +277,7 @@ fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
         .with("sizes_bytes", pairs(&summary.sizes))
         .with("lifetimes_ns", pairs(&summary.lifetimes_ns))
         .with("threads", threads);
-    // Zero there means that it is not known.
+    // Zero in the header means that the cost is not known.
     if let cost @ 1.. = trace.header().event_cost_ps {
         row = row.with("event_cost_ns", cost as f64 / 1000.0);
     }
@@ -294,7 +294,7 @@ fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
     report
 }
 
-/// A thread's line of the table, all of them and not only the first.
+/// A thread's entry in the record, which lists every thread and not only the first ones.
 fn of_thread((id, thread): (&ThreadId, &ThreadSummary)) -> Value {
     serde_json::json!({
         "thread": id.0,
@@ -377,7 +377,7 @@ mod tests {
             .collect();
         assert_eq!(made, [(Some(3), Some(1)), (Some(4), Some(2))]);
         assert!(record.notes.is_empty());
-        // What is not known is no zero, and what a child has from its parent is missing.
+        // An unknown cost is not zero, and the trace lacks what a child has from its parent.
         let (text, record) =
             told(FileHeader { parent_pid: 6, first_thread: 3, ..FileHeader::new() });
         assert!(text.contains("not measured") && text.contains("what process 6 had"), "{text}");

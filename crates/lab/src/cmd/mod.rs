@@ -1,4 +1,4 @@
-//! One file per verb: `Args` (its arguments) and `run` (what is done with them).
+//! One file per verb: `Args` (its arguments) and `run` (what it does).
 
 pub(crate) mod bench;
 pub(crate) mod buddy;
@@ -58,7 +58,7 @@ impl Exit {
 
 /// Turns an error into one of wrong arguments.
 pub(crate) trait OrMisused {
-    /// The same, with the exit code for that.
+    /// The same error, with the exit code for wrong arguments.
     fn or_misused(self) -> Self;
 }
 
