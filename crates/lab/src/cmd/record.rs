@@ -1,4 +1,4 @@
-//! `hectare record`: runs a program under the recorder and seals what that left.
+//! `hectare record`: runs a program under the recorder and seals the recording.
 //!
 //! ```text
 //!  hectare record -o F.hxt -- CMD
@@ -7,8 +7,8 @@
 //!     └── seal the one that did the work ──▶ F.hxt     the others with --all ──▶ F.<pid>.<n>.hxt
 //! ```
 //!
-//! The command ends as the program did, even if that was by a signal. SIGINT and SIGTERM go to the
-//! program, and what it recorded until its end is kept.
+//! The command ends as the program did, even by the same signal. SIGINT and SIGTERM go to the
+//! program; what it recorded until its end is kept.
 
 mod claim;
 mod cost;
@@ -90,20 +90,21 @@ pub(crate) struct Options {
     pub(crate) all: bool,
     /// Resolution of the times kept, ns.
     pub(crate) tick_ns: u64,
-    /// The process whose command line contains this comes first, not the one that did the work.
+    /// The process whose command line contains this comes first, instead of the one that did the
+    /// work.
     pub(crate) of: Option<String>,
-    /// What is recorded stays when the command has ended.
+    /// Whether the recordings stay when the command has ended.
     pub(crate) stays: bool,
 }
 
 /// One sealed trace.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// What was done at its place: `wrote` or `replaced`.
+    /// What happened at its place: `wrote` or `replaced`.
     pub(crate) done: &'static str,
     /// Where it is.
     pub(crate) path: PathBuf,
-    /// What it says about itself.
+    /// Its header.
     pub(crate) header: FileHeader,
     /// What sealing found.
     pub(crate) sealed: Sealed,
@@ -114,39 +115,40 @@ pub(crate) struct Kept {
 /// The result of a recording.
 #[derive(Debug)]
 pub(crate) struct Recorded {
-    /// The one that did the work first; the others only if asked for.
+    /// The one that did the work comes first; the others only if asked for.
     pub(crate) kept: Vec<Kept>,
-    /// Those whose traces were not kept.
+    /// The images whose traces were not kept.
     pub(crate) dropped: Vec<Image>,
-    /// Those of them that were still running: their process numbers and command lines.
+    /// Those images whose processes were still running: process numbers and command lines.
     pub(crate) left: Vec<(u32, String)>,
-    /// What it ran that could not be recorded.
+    /// The programs that it ran and that could not be recorded.
     pub(crate) unreached: Vec<Unreached>,
-    /// What still runs and has recorded nothing so far.
+    /// Processes that still run and have recorded nothing so far.
     pub(crate) silent: Vec<Silent>,
     /// How the program ended.
     pub(crate) status: ExitStatus,
-    /// Whether a signal to this command was passed on to it.
+    /// Whether this command passed a signal on to it.
     pub(crate) interrupted: bool,
     /// How long it ran.
     pub(crate) elapsed: Duration,
-    /// The most that the largest of its processes had resident at a time, with the recorder's own,
-    /// bytes. Those that nobody waits for do not count.
+    /// The highest peak of resident memory of one of its processes, including the recorder's own,
+    /// bytes. Processes that nobody waits for do not count.
     pub(crate) peak_bytes: u64,
-    /// Whether the process whose trace comes first is surely one of them: the command started it.
+    /// Whether the process whose trace comes first is surely among those that count: the command
+    /// started it.
     pub(crate) counts_first: bool,
     /// Measured cost of recording, ns per event.
     pub(crate) event_cost_ns: Option<f64>,
 }
 
-/// What is said about a recording that lost events.
+/// The message about a recording that lost events.
 pub(crate) const CUT_SHORT: &str = "the recording is cut short: the disk was full, files could not be \
                                     so large (`ulimit -f`), the program could no longer open the \
                                     file (after chroot, as another user), had no address space left \
                                     (`ulimit -v`), or has had 16.7 million threads";
 
 impl Recorded {
-    /// Says on the error output what was recorded, and where, if it `stays` there.
+    /// Says on stderr what was recorded, and where, if it `stays` there.
     pub(crate) fn tell(&self, stays: bool) {
         for kept in &self.kept {
             let place = match stays {
@@ -259,7 +261,7 @@ pub(crate) fn record(
     let (status, interrupted) = signals.wait(child, || lookout.look())?;
     let elapsed = start.elapsed();
     let peak_bytes = Usage::of_children().peak_bytes;
-    // Sealing may be interrupted.
+    // From here on signals act as before, so that sealing can be interrupted.
     drop(signals);
 
     let found = what_was_recorded(&raw, folder, &command[0], status, options.of.as_deref())?;
@@ -273,7 +275,8 @@ pub(crate) fn record(
     let left = dropped.iter().filter(|image| image.still_runs());
     let left = left.map(|image| (image.pid, image.command.clone())).collect();
     images::remove(&raw)?;
-    // From here on no process begins a file; one that a daemon started may have begun it since.
+    // From here on no process begins a file. A process that a daemon started may have begun one
+    // since the removal above.
     drop(claim);
     images::remove(&raw)?;
     let counts_first = kept.first().is_some_and(|kept| kept.header.pid == started);
@@ -292,7 +295,7 @@ pub(crate) fn record(
     })
 }
 
-/// Removes what a killed recording has left of files named `raw`.PID.N.
+/// Removes the files named `raw`.PID.N that a killed recording left.
 ///
 /// # Errors
 /// When one of them has events, which could be rescued, or cannot be removed.
@@ -311,11 +314,11 @@ fn clear_away_what_was_left(raw: &Path) -> anyhow::Result<()> {
     images::remove(raw)
 }
 
-/// What the recorder has left in files named `raw`.PID.N of `folder`: first the image whose command line
-/// contains `of`, or the one that did the work.
+/// What the recorder has left in files named `raw`.PID.N of `folder`. The first image is the one
+/// whose command line contains `of`, or the one that did the work.
 ///
 /// # Errors
-/// When it has left nothing, or no command line contains `of`: then the files are removed.
+/// When the recorder left nothing, or no command line contains `of`. The files are then removed.
 fn what_was_recorded(
     raw: &Path,
     folder: &Path,
@@ -353,7 +356,7 @@ fn what_was_recorded(
 }
 
 /// Seals the first image into `output` and, if `all` are wanted, the others beside it. Returns the
-/// traces, and the images of which none was made.
+/// traces, and the images that were not sealed.
 fn seal_all(
     found: Vec<Image>,
     output: &Path,
@@ -381,7 +384,8 @@ fn seal_all(
             );
         }
         let done = place::done(&path);
-        // The output was looked at before the program ran, which may have made something there.
+        // The place was checked before the program ran, and the program may have made something
+        // there.
         let sealed = place::check(&path, Kind::Trace)
             .map_err(anyhow::Error::msg)
             .and_then(|()| place::replace(&path, |new| Ok(seal(&image.path, new, sealing)?)));
@@ -392,7 +396,7 @@ fn seal_all(
     Ok((kept, dropped))
 }
 
-/// What is said where `raw` cannot be sealed.
+/// The message if `raw` cannot be sealed.
 fn unsealed(raw: &Path, path: &Path, stays: bool) -> String {
     let (raw, path) = (raw.display(), path.display());
     let advice = if stays {
@@ -408,7 +412,7 @@ fn unsealed(raw: &Path, path: &Path, stays: bool) -> String {
 
 fn preloaded<'a>(command: &'a mut Command, recorder: &Path, raw: &Path) -> &'a mut Command {
     let mut preload = recorder.as_os_str().to_owned();
-    // An allocator that is already preloaded is what the program would use, so it comes next.
+    // The program would use an allocator that is already preloaded, so that comes next.
     if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty()) {
         preload.push(":");
         preload.push(before);

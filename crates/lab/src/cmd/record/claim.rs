@@ -1,8 +1,9 @@
-//! One recording at a time into a file: a second would remove what the first has recorded so far.
+//! One recording at a time into a file: a second one would remove what the first has recorded so
+//! far.
 //!
-//! 1. Whoever records holds a lock on an empty file, `F.hxt.raw` for `F.hxt`, and removes the file
-//!    at the end. A recorder begins no file after that.
-//! 2. What a killed owner leaves is unlocked, and the next one takes it over.
+//! 1. A command that records holds a lock on an empty file, `F.hxt.raw` for `F.hxt`, and removes
+//!    the file at the end. No recorder begins a file after that.
+//! 2. The lock file of a killed owner is unlocked, and the next owner takes it over.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
@@ -24,7 +25,7 @@ impl Claim {
     /// Claims `output` by the lock file at `path`.
     ///
     /// # Errors
-    /// When another command is recording into it, or what is at `path` is no lock file.
+    /// When another command is recording into `output`, or what is at `path` is no lock file.
     pub(super) fn on(path: &Path, output: &Path) -> anyhow::Result<Self> {
         loop {
             let file = OpenOptions::new().append(true).create(true).open(path);
@@ -40,7 +41,7 @@ impl Claim {
                 "another command records into {}: wait for its end, or give another output",
                 output.display()
             );
-            // Its last owner may have removed the file between our opening and locking it.
+            // The last owner may have removed the file between our opening and locking it.
             if fs::metadata(path).is_ok_and(|now| now.ino() == held.ino()) {
                 return Ok(Self { path: path.to_owned(), _locked: file });
             }
@@ -50,7 +51,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // If it cannot be removed now, the next one takes it over.
+        // If the file cannot be removed now, the next owner takes it over.
         let _ = fs::remove_file(&self.path);
     }
 }

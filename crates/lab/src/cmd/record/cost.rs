@@ -11,8 +11,9 @@ use super::{images, preloaded};
 use crate::scratch::Scratch;
 
 /// What recording costs per event on this machine, ns: the difference between the same loop with
-/// and without the recorder, each run in processes of their own, the best of three. `None` if the
-/// disk had no room for the loop's recordings, since what is not recorded costs little.
+/// and without the recorder. Each runs in processes of its own, and the best of three counts.
+/// `None` if the disk had no room for the loop's recordings, since events that are not recorded
+/// cost little.
 pub(super) fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<Option<f64>> {
     let scratch = Scratch::inside(folder)?;
     let raw = scratch.path().join("cost");

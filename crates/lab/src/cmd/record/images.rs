@@ -7,10 +7,10 @@
 //! ```
 //!
 //! 1. An image that went on to execute another program was a launcher: only the last image of each
-//!    process can be the one to advise on. Processes of different times, or of different namespaces,
-//!    can have the same number; they are told apart by when they began.
-//! 2. Of those, the one with the most events. A shell's events count a tenth: a shell is there for
-//!    what it starts, unless that is next to nothing.
+//!    process can be the one to advise on. Processes of different times, or of different
+//!    namespaces, can have the same number; their times of beginning tell them apart.
+//! 2. Among the last images, the one with the most events did the work. A shell's events count a
+//!    tenth: a shell is there for what it starts, unless that does next to nothing.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -25,7 +25,7 @@ use crate::runner;
 /// Names of shells.
 const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"];
 
-/// How many times as much a shell must have done to be the one that was meant.
+/// A shell is the image meant if it did this many times as much as any other.
 const SHELL_SHARE: u64 = 10;
 
 /// One program that a process was, for some time.
@@ -35,7 +35,7 @@ pub(crate) struct Image {
     pub(crate) path: PathBuf,
     /// The process.
     pub(crate) pid: u32,
-    /// Which program with that number, from 0.
+    /// Which program of the process this is, from 0.
     pub(crate) nth: u32,
     /// When the process began ([`FileHeader::process_start`](hectare_trace::FileHeader)).
     pub(crate) begun: u64,
@@ -48,12 +48,13 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// What distinguishes its file from the others.
+    /// What distinguishes the image's file from the others.
     pub(crate) fn suffix(&self) -> String {
         format!("{}.{}", self.pid, self.nth)
     }
 
-    /// Whether its process goes on, as this program or as one that it executes just now or that nobody records.
+    /// Whether the image's process goes on, as this program or as one that it is just executing or
+    /// that nobody records.
     pub(super) fn still_runs(&self) -> bool {
         !self.launched && runner::still_runs(self.pid, self.begun)
     }
@@ -65,11 +66,11 @@ impl Image {
     }
 }
 
-/// Every image whose recorder wrote a file named `raw`.PID.N, the one that did the work first, the
-/// launchers last.
+/// Every image whose recorder wrote a file named `raw`.PID.N. The one that did the work comes
+/// first, the launchers last.
 ///
 /// # Errors
-/// When the folder or a file cannot be read: what is in such a file would be removed unread.
+/// When the folder or a file cannot be read: such a file would be removed unread.
 pub(crate) fn found(raw: &Path) -> anyhow::Result<Vec<Image>> {
     let mut images = Vec::new();
     for (path, pid, nth) in files(raw)? {
@@ -103,9 +104,9 @@ fn rank(images: &mut [Image]) {
     });
 }
 
-/// The files of a recording, each with its process and the number of the program within it. Their
-/// common name is followed by exactly these two numbers; any other file that begins with it belongs
-/// to somebody else.
+/// The files of a recording, each with its process and the number of the program within it. A
+/// file's name is the recording's, followed by exactly these two numbers; any other file that
+/// begins with it belongs to somebody else.
 pub(crate) fn files(raw: &Path) -> anyhow::Result<Vec<(PathBuf, u32, u32)>> {
     let folder = raw.parent().context("the output has no folder")?;
     let name = raw.file_name().context("the output has no name")?;
@@ -179,7 +180,7 @@ mod tests {
         let raw = scratch.path().join("t.hxt.raw");
         fs::write(scratch.path().join("t.hxt.raw.70.0"), "no header").unwrap();
         assert!(found(&raw).unwrap().is_empty());
-        // Leads to itself, so that nobody can open it.
+        // A link to itself, so that nobody can open it.
         let path = scratch.path().join("t.hxt.raw.71.0");
         std::os::unix::fs::symlink(&path, &path).unwrap();
         let error = format!("{:#}", found(&raw).unwrap_err());

@@ -1,11 +1,11 @@
-//! Signals that would end this command while the program runs belong to the program.
+//! While the program runs, signals that would end this command belong to the program.
 //!
-//! 1. A signal that the command was started ignoring (SIGHUP under `nohup`) stays ignored, also for
-//!    the program, which inherits that.
-//! 2. What the kernel sends on behalf of a terminal (Ctrl-C, hanging up) goes to the whole
-//!    foreground group, so the program has it already. What another process sends is passed on.
-//! 3. Once the program has ended, signals do what they did before: sealing a long recording takes
-//!    seconds, and Ctrl-C must be able to end that.
+//! 1. A signal that the command was started ignoring (SIGHUP under `nohup`) stays ignored. The
+//!    program inherits that.
+//! 2. The kernel sends signals of a terminal (Ctrl-C, hanging up) to the whole foreground group, so
+//!    the program has them already. A signal from another process is passed on.
+//! 3. Once the program has ended, signals act as before: sealing a long recording takes seconds,
+//!    and Ctrl-C must be able to end it.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -20,12 +20,12 @@ use crate::runner::{self, is_ignored};
 
 const WATCHED: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// The last signal that came, negative if the program has it already; 0 for none.
+/// The last signal that came: negative if the program has it already, 0 for none.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
-/// Watched until dropped.
+/// The signals watched, until this is dropped.
 pub(super) struct Signals {
-    /// The action of each before.
+    /// The previous action of each.
     before: Vec<(libc::c_int, libc::sigaction)>,
 }
 
@@ -56,7 +56,7 @@ impl Signals {
     }
 
     /// Waits for the program, passes signals on to it, and calls `meanwhile` every few ms. Returns
-    /// how it ended, and whether a signal came.
+    /// how the program ended, and whether a signal came.
     pub(super) fn wait(
         &self,
         mut child: Child,
@@ -83,7 +83,7 @@ impl Signals {
 impl Drop for Signals {
     fn drop(&mut self) {
         for (signal, before) in &self.before {
-            // SAFETY: what was in force before.
+            // SAFETY: restores the previous action.
             unsafe { libc::sigaction(*signal, before, null_mut()) };
         }
     }
@@ -108,7 +108,7 @@ mod tests {
             // SAFETY: as in `watch`.
             unsafe { action.assume_init() }.sa_sigaction
         };
-        // As whoever started the tests left it: shells make background jobs ignore it.
+        // The parent of the tests decided this: shells make background jobs ignore the signal.
         let at_first = action();
         for before in [libc::SIG_DFL, libc::SIG_IGN] {
             // SAFETY: no handler is installed.
@@ -118,7 +118,7 @@ mod tests {
             drop(signals);
             assert_eq!(action(), before);
         }
-        // SAFETY: what was in force before.
+        // SAFETY: restores the previous action.
         unsafe { libc::signal(libc::SIGQUIT, at_first) };
     }
 }

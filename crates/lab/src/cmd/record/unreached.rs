@@ -1,7 +1,8 @@
-//! What a recorded program runs that its recorder cannot be preloaded into, or was not.
+//! Programs that a recorded program runs, and that its recorder cannot be preloaded into or was
+//! not.
 //!
-//! Such a program leaves no file, so that it ran can only be seen while it does. It is looked for now
-//! and then: one that ends soon may be missed, and has taken little.
+//! Such a program leaves no file, so it can be seen only while it runs. The processes are looked at
+//! now and then; a program that ends soon may be missed, but has taken little time.
 //!
 //! A daemon that has just begun has left no file either, though it can be recorded.
 
@@ -16,10 +17,11 @@ use crate::runner::{self, Lacking};
 use crate::subject::RECORDER;
 use crate::subject::program::{self, Obstacle};
 
-/// Looking at all processes takes at most one part in this many of the time,
+/// Looks at all processes take at most one part in this many of the time.
 const SHARE_OF_TIME: u32 = 50;
 
-/// unless that would take longer: on a busy machine a look is slow because others work.
+/// The pause between two looks is never longer than this: on a busy machine a look is slow because
+/// others work.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// A program that the recorder did not reach.
@@ -33,7 +35,7 @@ pub(crate) struct Unreached {
 }
 
 impl Unreached {
-    /// What a reader must know.
+    /// What to tell the reader.
     pub(crate) fn explain(&self) -> String {
         let Self { pids, path, obstacle } = self;
         let whom = match &pids[..] {
@@ -53,10 +55,11 @@ impl Unreached {
     }
 }
 
-/// The variable that tells recorders where to write, by which their processes are known.
+/// The variable that tells recorders where to write. It identifies the processes of a recording.
 pub(super) const TRACE: &str = "HECTARE_TRACE";
 
-/// A process that goes on after the command has ended, as daemons do, and has recorded nothing until then.
+/// A process that goes on after the command has ended, as daemons do, and has recorded nothing so
+/// far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Silent {
     pid: u32,
@@ -64,7 +67,7 @@ pub(crate) struct Silent {
 }
 
 impl Silent {
-    /// What a reader must know.
+    /// What to tell the reader.
     pub(crate) fn explain(&self) -> String {
         format!(
             "process {}, `{}`, still runs, and nothing of it is recorded: it is when it runs in the \
@@ -75,8 +78,8 @@ impl Silent {
     }
 }
 
-/// The processes of the recording `raw` that still run, without those that `is_recorded`. The environment tells whose
-/// they are: a daemon has lost its parent.
+/// The processes of the recording `raw` that still run, except those that `is_recorded`. Their
+/// environment identifies them, since a daemon has lost its parent.
 pub(super) fn silent(raw: &Path, is_recorded: impl Fn(u32) -> bool) -> Vec<Silent> {
     let ours = [TRACE.as_bytes(), b"=", raw.as_os_str().as_bytes()].concat();
     let read = |pid: u32, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
@@ -93,19 +96,20 @@ pub(super) fn silent(raw: &Path, is_recorded: impl Fn(u32) -> bool) -> Vec<Silen
 /// Looks at the programs that a process and its descendants run.
 pub(super) struct Lookout {
     root: u32,
-    /// What each process was last seen to run, and whether without the recorder: before that it was a launcher.
+    /// The last program seen in each process, and whether it ran without the recorder. Any earlier
+    /// program was a launcher.
     last: BTreeMap<u32, (PathBuf, Lacking)>,
-    /// When those below the root are looked at again.
+    /// When the descendants of the root are looked at again.
     due: Instant,
 }
 
 impl Lookout {
-    /// From now on, for the process `root`.
+    /// A lookout for the process `root`, from now on.
     pub(super) fn for_process(root: u32) -> Self {
         Self { root, last: BTreeMap::new(), due: Instant::now() }
     }
 
-    /// Looks at the process, and at those below it if that was not done just before.
+    /// Looks at the process, and at its descendants if they are due.
     pub(super) fn look(&mut self) {
         self.note(self.root);
         let begun = Instant::now();
@@ -127,14 +131,14 @@ impl Lookout {
         }
     }
 
-    /// Those of the programs seen that the recorder cannot reach.
+    /// The programs seen that the recorder cannot reach.
     pub(super) fn unreached(self) -> Vec<Unreached> {
         let mut processes: BTreeMap<PathBuf, Vec<(u32, Lacking)>> = BTreeMap::new();
         for (pid, (path, lacking)) in self.last {
             processes.entry(path).or_default().push((pid, lacking));
         }
         let unreached = |(path, mut seen): (PathBuf, Vec<(u32, Lacking)>)| {
-            // A file that is gone, or no program any more, says nothing.
+            // A file that is gone, or is no program any more, says nothing.
             let obstacle = program::obstacle(&path).ok()?;
             if obstacle.is_none() {
                 seen.retain(|(_, lacking)| lacking.is_certain());
