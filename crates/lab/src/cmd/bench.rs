@@ -174,7 +174,7 @@ impl Args {
         Ok(cases)
     }
 
-    /// The only case, for what looks at one run.
+    /// The only case, for options that look at a single run.
     fn one_run<'a>(&self, cases: &'a [Parameters]) -> anyhow::Result<&'a Parameters> {
         let looks = if self.callgrind { "--callgrind" } else { "--flame" };
         if let Some(option) = self.contest.of_a_contest() {
@@ -336,7 +336,7 @@ fn all(args: &Args, table: Table) -> anyhow::Result<()> {
     args.contest.hold_to_best_peer(&verb, cases)
 }
 
-/// The case of a workload; `telling` are the parameters that its name must show.
+/// The case of a workload. Its name shows the parameters in `telling`.
 fn case(name: &str, parameters: Parameters, telling: &[String]) -> Case {
     let plural = if parameters.threads == 1 { "" } else { "s" };
     let mut title = format!("{name}, {} thread{plural}", parameters.threads);

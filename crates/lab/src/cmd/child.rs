@@ -93,38 +93,38 @@ enum Task {
 /// The line that a child writes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ChildRecord {
-    /// It ran.
+    /// The workload or replay ran.
     Done {
         /// Its result.
         outcome: Box<Outcome>,
         /// The file that this process's `malloc` comes from.
         malloc_from: PathBuf,
     },
-    /// A process has been made that will become the program (only from `launch`).
+    /// A process was made that will become the program (only from `launch`).
     Started {
         /// Its number.
         pid: i32,
     },
     /// The program has ended (only from `launch`).
     Ended {
-        /// Just before it was executed, `CLOCK_MONOTONIC`, ns.
+        /// When the program was about to be executed, `CLOCK_MONOTONIC`, ns.
         started_ns: u64,
         /// When waiting for it returned, ns.
         ended_ns: u64,
         /// As returned by `wait`.
         status: i32,
-        /// The kernel's account of it and of the children that it waited for.
+        /// The kernel's account of the program and of the children that it waited for.
         usage: Usage,
     },
-    /// It did not run; why.
+    /// The work was not done, and why.
     Failed(String),
 }
 
 impl ChildRecord {
-    /// The result of a workload, from the line it wrote.
+    /// The result of a workload, from the line that the child wrote.
     ///
     /// # Errors
-    /// When it failed, or wrote no record.
+    /// When the child failed, or wrote no record.
     pub(crate) fn outcome(line: &[u8]) -> anyhow::Result<Outcome> {
         match serde_json::from_slice(line).context("it ended without a record")? {
             Self::Done { outcome, .. } => Ok(*outcome),
@@ -136,10 +136,11 @@ impl ChildRecord {
     }
 }
 
-/// The descriptor for this process's record; negative if it is no child.
+/// The descriptor for this process's record; negative if this process is no child.
 static RECORD: AtomicI32 = AtomicI32::new(-1);
 
-/// Ends this process, which can neither go on nor return: a child tells its parent why, the command itself the user.
+/// Ends this process, which can neither go on nor return. A child tells its parent why; the command
+/// tells the user.
 pub(crate) fn give_up(why: &str) -> ! {
     match RECORD.load(Ordering::Relaxed) {
         fd @ 0.. => {

@@ -73,7 +73,8 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     }
     let advised = recorded.kept.first().context("nothing was recorded")?;
     let is_last = |unreached: &Unreached| unreached.pids.contains(&advised.header.pid);
-    // What was recorded is what that process did before, as `rustup` does before `rustc`.
+    // The trace is then of what the process ran before the unreached program, as `rustup` before
+    // `rustc`.
     ensure!(
         args.of.is_some() || !recorded.unreached.iter().any(is_last),
         "no advice: of `{}` only a launcher was recorded, as told above (--of TEXT advises on it all the same)",
@@ -96,7 +97,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         report.notes.splice(0..0, lines);
         replayed = Some(report.clone());
     });
-    // An allocator that broke in the replay is no reason to skip checking the others.
+    // If an allocator broke in the replay, the others are checked all the same.
     let code = held.as_ref().err().and_then(|error| error.downcast_ref::<Exit>()).map(|e| e.code);
     if args.check
         && (held.is_ok() || code == Some(BROKEN))
@@ -107,8 +108,8 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     held.map(drop)
 }
 
-/// The name by which the process with a recorded command line was started: `given`, which may
-/// contain blanks, or else the first word.
+/// The name by which the process with the recorded command line `line` was started: `given`, which
+/// may contain blanks, or else the first word.
 fn started_as<'a>(line: &'a str, given: &'a OsStr) -> &'a OsStr {
     let rest = line.strip_prefix(&*given.to_string_lossy());
     if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')) {
@@ -118,7 +119,8 @@ fn started_as<'a>(line: &'a str, given: &'a OsStr) -> &'a OsStr {
     }
 }
 
-/// Says which process the advice is on, whether it was named, and which processes it is not on.
+/// Says which process the advice is about, whether the user named it, and which processes it leaves
+/// out.
 fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
     let kept = recorded.kept.first().context("nothing was recorded")?;
     let others = recorded.dropped.len();
@@ -140,7 +142,7 @@ fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
             kept.header.pid
         ));
     }
-    // What that process was before comes first: that is what a wrapper looks like.
+    // The earlier programs of that process come first: a wrapper looks like that.
     let mut dropped: Vec<_> = recorded.dropped.iter().collect();
     dropped.sort_by_key(|image| (image.pid != kept.header.pid, std::cmp::Reverse(image.rows)));
     for image in dropped.into_iter().take(3) {

@@ -92,7 +92,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Refuses what concerns replays alone, where programs are measured.
+    /// Refuses options for replays where programs are measured.
     fn refuse_replays(&self) -> anyhow::Result<()> {
         ensure!(
             self.mode == Mode::Speed && self.touch == Touch::Page,
@@ -104,7 +104,7 @@ impl Args {
     }
 }
 
-/// A file that is written although nobody asked for it.
+/// Names a file to be written although nobody asked for one.
 fn leave(file: &mut Option<PathBuf>, name: &str, kind: Kind) -> anyhow::Result<()> {
     if file.is_none() {
         place::check(Path::new(name), kind).map_err(|why| {
@@ -192,8 +192,8 @@ pub(crate) fn trace_case(
     })
 }
 
-/// Why a trace cannot be replayed here, if it cannot: its blocks are written to, each of their pages,
-/// also those that the program left alone.
+/// Why a trace cannot be replayed here, if it cannot. A replay writes to every page of a block,
+/// also to pages that the program never touched.
 fn too_large(summary: &Summary, touch: Touch, available_bytes: u64) -> Option<String> {
     let is_written = touch != Touch::None && available_bytes > 0;
     (is_written && summary.peak_bytes > available_bytes).then(|| {

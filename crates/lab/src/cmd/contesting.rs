@@ -30,7 +30,7 @@ const SECONDS: u64 = 110;
 /// The seed of the shuffles if none is given.
 const SEED: u64 = 1;
 
-/// Ten years: longer than anybody measures, and no sum of such times overflows.
+/// Ten years: longer than anybody measures. No sum of such times overflows.
 const LONGEST_S: u64 = 10 * 366 * 24 * 3600;
 
 /// Arguments of every verb that holds a contest.
@@ -96,7 +96,7 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
-    /// That of the program started by `name`, if it links one.
+    /// The library of the program started by `name`, if it links one.
     pub(crate) fn of(name: &OsStr) -> Option<Self> {
         let path = program::resolve(name).ok()?;
         if program::obstacle(&path).ok()?.is_some() {
@@ -144,11 +144,11 @@ impl ContestArgs {
         first_given([("--allocators", !self.allocators.is_empty())]).or_else(|| self.of_a_contest())
     }
 
-    /// Refuses what concerns programs alone, for contests of traces and workloads: one that fails has
-    /// no figures that could be kept.
+    /// Refuses `--ignore-failure` for contests of traces and workloads: one that fails has no
+    /// figures to keep.
     ///
     /// # Errors
-    /// When it is given.
+    /// When the option is given.
     pub(crate) fn refuse_ignore_failure(&self) -> anyhow::Result<()> {
         let message =
             "--ignore-failure is of programs: a trace or workload that fails has no figures";
@@ -169,7 +169,7 @@ impl ContestArgs {
         Ok(found)
     }
 
-    /// The subjects, the reference, and both in their order for a contest.
+    /// The subjects and the reference, as a contest takes them.
     fn subjects(&self) -> anyhow::Result<(Vec<Subject>, Subject)> {
         let subjects = self.chosen()?;
         let named = subjects.iter().find(|subject| subject.name == self.reference);
@@ -189,7 +189,7 @@ impl ContestArgs {
         Ok((subjects, reference))
     }
 
-    /// Checks the names of allocators, for verbs with work to do before the contest.
+    /// Checks the names of allocators, for verbs that work before the contest.
     ///
     /// # Errors
     /// When one is unknown.
@@ -219,7 +219,7 @@ impl ContestArgs {
         done.map(drop)
     }
 
-    /// As [`ContestArgs::hold`], with a last change to the report before it is printed; returns it.
+    /// As [`ContestArgs::hold`], but changes the report before it is printed, and returns it.
     ///
     /// # Errors
     /// As [`ContestArgs::hold`].
@@ -253,7 +253,7 @@ impl ContestArgs {
         let verdicts = self.decide(&contest, &analysis, &mut report)?;
         finish(&mut report);
         if results.interrupted && results.rounds == 0 {
-            // No round is complete: an earlier record in the same place says more.
+            // No round is complete: an earlier record at the same place says more.
             report.rows.retain(|row| row.figures.keys().any(|name| name != "role"));
             self.outputs.tell(&crate::output::table::text(&report));
             bail!(Exit { code: 130, message: runner::NOTHING_YET.to_owned() });
@@ -280,7 +280,7 @@ impl ContestArgs {
         if let Some(linked) = &self.linked
             && cases.iter().all(|case| matches!(case.work, Work::Trace { .. }))
         {
-            // The program brings its library itself; its replay does not.
+            // The program links this library itself; its replay does not.
             for subject in subjects.iter_mut().chain([&mut reference]) {
                 if *subject == Subject::system() {
                     subject.library = Some(linked.library.clone());
@@ -308,7 +308,8 @@ impl ContestArgs {
         })
     }
 
-    /// Says in the report which allocator `system` is, and which one no preloaded library replaces.
+    /// Says in the report which allocator `system` is, and which linked allocator no preloaded
+    /// library replaces.
     fn tell_linked(&self, contest: &Contest, report: &mut Report) {
         if let Some(linked) = &self.linked {
             let on_system = |row: &&mut Row| {
@@ -323,7 +324,8 @@ impl ContestArgs {
         report.notes.splice(0..0, self.remarks.iter().cloned());
     }
 
-    /// Adds to the report with which libraries and settings it was measured, and what to know of them.
+    /// Adds to the report the libraries and settings it was measured with, and what to know of
+    /// them.
     fn tell_circumstances(
         &self,
         contest: &Contest,
@@ -351,7 +353,7 @@ impl ContestArgs {
         report.notes.extend(forked(report, &contest.cases));
     }
 
-    /// Decides the claims, and says in the report how and why.
+    /// Decides the claims. The report says how each was decided and why.
     fn decide(
         &self,
         contest: &Contest,
@@ -397,25 +399,25 @@ pub(crate) fn first_given<const N: usize>(
     options.into_iter().find_map(|(name, is_given)| is_given.then_some(name))
 }
 
-/// A claim of the command line, or everything that is wrong with it.
+/// Parses a claim of the command line, or says everything that is wrong with it.
 fn claim(text: &str) -> Result<Claim, String> {
     text.parse().map_err(|error: anyhow::Error| format!("{error:#}"))
 }
 
-/// The variable that sets hectare.
+/// The variable that holds hectare's settings.
 const OUR_SETTINGS: &str = "HECTARE_CONF";
 
-/// With what the variables begin that set the other allocators.
+/// The prefixes of variables that hold other allocators' settings.
 const SETTINGS: [&str; 6] =
     ["GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "SNMALLOC_", "TBB_MALLOC_"];
 
-/// What to know of the variables that this command has passed on to what was measured.
+/// What to know of variables that this command has passed on to the measured processes.
 pub(crate) fn environment_notes() -> impl Iterator<Item = String> {
     let names = std::env::vars_os().map(|(name, _)| name);
     settings_note(std::env::vars_os()).into_iter().chain(misspelt_note(names))
 }
 
-/// Says which settings of allocators this command has passed on to what was measured.
+/// Says which settings of allocators this command has passed on to the measured processes.
 fn settings_note(variables: impl Iterator<Item = (OsString, OsString)>) -> Option<String> {
     let sets = |name: &str| {
         name == OUR_SETTINGS || SETTINGS.iter().any(|beginning| name.starts_with(beginning))
@@ -435,7 +437,7 @@ fn settings_note(variables: impl Iterator<Item = (OsString, OsString)>) -> Optio
     })
 }
 
-/// Says which variables are called almost like hectare's, and so set nothing.
+/// Says which variables have almost the name of hectare's, and so set nothing.
 fn misspelt_note(names: impl Iterator<Item = OsString>) -> Option<String> {
     let mut misspelt: Vec<_> = names
         .filter_map(|name| name.into_string().ok())
@@ -450,7 +452,7 @@ fn misspelt_note(names: impl Iterator<Item = OsString>) -> Option<String> {
     })
 }
 
-/// Says that programs did not get what stands in the pipe that this command was given.
+/// Says that the programs did not get the content of the pipe that this command was given.
 fn input_note(cases: &[Case]) -> Option<String> {
     let is_program = |case: &Case| matches!(case.work, Work::Program(_));
     (cases.iter().any(is_program) && Given::at_first().has_unread()).then(|| {
@@ -460,10 +462,10 @@ fn input_note(cases: &[Case]) -> Option<String> {
     })
 }
 
-/// Peaks further below Ideal's than this are no rounding.
+/// A peak further below Ideal's than this is not due to rounding.
 const BELOW_IDEAL: f64 = -0.01;
 
-/// Says where less memory was held than Ideal has live, and why.
+/// Says where a subject held less memory than Ideal has live, and why.
 fn below_ideal(report: &Report, cases: &[Case]) -> Vec<String> {
     let overlaps_nothing = |name: &str| {
         let by_itself = |case: &Case| match &case.work {
@@ -497,7 +499,7 @@ fn below_ideal(report: &Report, cases: &[Case]) -> Vec<String> {
     told(of_one, unwritten).into_iter().chain(told(of_many, overlapping)).collect()
 }
 
-/// Says which traces are of forked children, whose replay begins with an empty heap.
+/// Says which traces are from forked children. Their replay begins with an empty heap.
 fn forked(report: &Report, cases: &[Case]) -> Option<String> {
     let is_forked = |case: &&Case| match &case.work {
         Work::Trace { path, .. } => Trace::open(path).is_ok_and(|trace| trace.header().is_forked()),
@@ -520,7 +522,8 @@ fn forked(report: &Report, cases: &[Case]) -> Option<String> {
     })
 }
 
-/// What failed under some allocator, in words: a table with missing cells is no success.
+/// Which failures happened under some allocator, in words: a table with missing cells is no
+/// success.
 fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
     let first = results.broken.first()?;
     let told: Vec<_> = results
