@@ -1,4 +1,4 @@
-//! `hectare tlsf`: what can be measured about the two-level segregated fit heap besides its speed.
+//! `hectare tlsf`: measurements of the two-level segregated fit heap besides its speed.
 //!
 //! | File | What |
 //! |---|---|

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     keep_free_bytes: usize,
 }
 
-/// Parses a size that a region can have: anything but whole pages would be rounded up.
+/// Parses a region's size. Only whole pages are taken: anything else would be rounded up.
 fn region_kib(text: &str) -> Result<usize, String> {
     let kib = within(4, 1 << 20)(text)?;
     if kib % 4 == 0 { Ok(kib) } else { Err("regions are whole pages of 4 KiB".to_owned()) }
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.outputs.deliver(&report)
 }
 
-/// Pages written as by a machine under memory pressure: some hot, most cold; lengths as from LZ
+/// Page writes as of a machine under memory pressure: some pages hot, most cold; lengths as from LZ
 /// compression of mixed pages.
 fn writes(args: &Args) -> Vec<Write> {
     let mut random = fastrand::Rng::with_seed(args.seed);
@@ -95,7 +95,7 @@ fn writes(args: &Args) -> Vec<Write> {
     writes
 }
 
-/// The size of all regions over the live bytes, minus one; of nothing live there is no share.
+/// The size of all regions over the live bytes, minus one. `None` if nothing is live.
 fn overhead(region_bytes: usize, live_bytes: usize) -> Option<f64> {
     (live_bytes > 0).then(|| region_bytes as f64 / live_bytes as f64 - 1.0)
 }

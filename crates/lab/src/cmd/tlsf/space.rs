@@ -42,7 +42,7 @@ pub(crate) struct Args {
     libraries: Vec<PathBuf>,
 }
 
-/// The arena, of which only what is touched takes memory.
+/// The arena. Only the part that is touched takes memory.
 const ARENA_BYTES: usize = 3 << 30;
 
 /// Sizes of the stress.
@@ -75,8 +75,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let whos = comparable(&list::files(&args.libraries))?;
     let mut arena = Arena::new(ARENA_BYTES, false)?;
     for sizes in [Sizes::Uniform, Sizes::Biased, Sizes::LogUniform] {
-        // The same part of the arena is touched again and again, so a subject's footprint is the
-        // highest byte it handed out: its pool could have been no smaller.
+        // Subjects touch the same part of the arena again and again, so a subject's footprint is
+        // the highest byte it handed out: a smaller pool would not have served it.
         let works: Vec<Vec<Op>> = (0..args.seeds).map(|seed| ops(args, sizes, seed)).collect();
         for who in &whos {
             let mut overheads = Vec::new();
@@ -145,7 +145,7 @@ fn comparable(libraries: &[PathBuf]) -> anyhow::Result<Vec<Who>> {
         .collect()
 }
 
-/// Does the work, and finds out how much of the arena it needed.
+/// Does the work, and finds how much of the arena it needs.
 fn measure(who: &Who, arena: &mut Arena, work: &mut Stress) -> anyhow::Result<Outcome> {
     if who.fills_from_below() {
         return who.with(arena, work);
@@ -186,7 +186,7 @@ fn replay(
         random.shuffle(&mut order);
         for &who in &order {
             if best[who].is_some() && !whos[who].fills_from_below() {
-                // The search for its arena has already taken a dozen runs.
+                // The search for the arena's size has already taken a dozen runs.
                 continue;
             }
             let outcome = measure(&whos[who], arena, &mut work)?;
@@ -210,7 +210,7 @@ fn replay(
 /// What the trace's program allocated and freed, all threads in one order.
 ///
 /// # Errors
-/// When it cannot be read to its end, or nothing in it asks for memory.
+/// When the trace cannot be read to its end, or asks for no memory.
 fn trace_ops(path: &Path) -> anyhow::Result<Vec<Op>> {
     let trace = Trace::open(path)?;
     let mut ordered = Ordered::new(&trace);
@@ -225,7 +225,7 @@ fn trace_ops(path: &Path) -> anyhow::Result<Vec<Op>> {
             ops.push(Op::Alloc(u32::try_from(bytes).context("a block of 4 GiB or more")?));
         }
         let ended = match event {
-            // A refused call leaves the old object as it was.
+            // A refused call leaves the old object unchanged.
             Event::Realloc { old, .. } if step.record.made.is_some() => old,
             Event::Free { object } | Event::SizedFree { object } => object,
             _ => None,
@@ -279,8 +279,8 @@ struct Stress<'a> {
 
 #[derive(Clone, Copy)]
 struct Outcome {
-    /// The arena needed, over the peak of the live bytes, minus one; nothing if no arena that can be had
-    /// serves all.
+    /// The arena needed, over the peak of the live bytes, minus one. `None` if no available arena
+    /// serves all requests.
     overhead: Option<f64>,
     /// Mean time of an operation, including the harness's part.
     op_ns: f64,

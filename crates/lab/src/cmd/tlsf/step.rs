@@ -1,5 +1,5 @@
 //! Counts instructions exactly: a child marks the calls with breakpoints, and the parent
-//! single-steps it in between. Needs neither hardware counters nor a simulator.
+//! single-steps it from mark to mark. Needs neither hardware counters nor a simulator.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{bail, ensure};
 use rustc_hash::FxHashSet;
 
-/// What the child has just done, as an index of the caller's; read from the child's memory.
+/// What the child has just done, as an index that the caller chose. Read from the child's memory.
 static LABEL: AtomicUsize = AtomicUsize::new(0);
 
-/// The instruction of a mark.
+/// The instruction that is a mark.
 const BREAKPOINT: u8 = 0xcc;
 
-/// No call of a constant-time allocator comes near this: more means a loop.
+/// No call of a constant-time allocator takes nearly as many; more means a loop.
 const MAX_STEPS: u64 = 1_000_000;
 
 /// Marks the calls to be counted; exists in the child only.
@@ -89,15 +89,15 @@ pub(super) fn count(work: impl FnOnce(&Marker)) -> anyhow::Result<BTreeMap<usize
 /// The child as its tracer sees it.
 struct Tracee {
     pid: libc::pid_t,
-    /// Addresses whose instruction is known not to be a mark. Asking once is enough, since code
-    /// does not change, and asking costs a system call.
+    /// Addresses whose instruction is known not to be a mark. Code does not change, so one look is
+    /// enough; a look costs a system call.
     unmarked: FxHashSet<usize>,
-    /// How it was resumed last.
+    /// How the child was last resumed.
     resumed: libc::c_uint,
 }
 
-/// Signals that come to whoever has a terminal or a stopped job, and mean nothing to the child. A traced
-/// process stops for each, also for those that it would ignore.
+/// Signals that come to any process with a terminal or a stopped job, and mean nothing to the
+/// child. A traced process stops for each, even for those that it would ignore.
 const MEANINGLESS: [libc::c_int; 4] = [libc::SIGWINCH, libc::SIGSTOP, libc::SIGTSTP, libc::SIGCONT];
 
 impl Tracee {
@@ -111,7 +111,7 @@ impl Tracee {
                 steps += 1;
                 ensure!(steps < MAX_STEPS, "the traced call does not end");
             }
-            // Over the mark after the call, and to the one after the label is written.
+            // Continue over the mark after the call, to the mark after the label is written.
             for _ in 0..2 {
                 self.resume(libc::PTRACE_CONT)?;
                 ensure!(self.wait()?, "the traced child ended within a call");
@@ -155,7 +155,7 @@ impl Tracee {
             );
             match libc::WSTOPSIG(status) {
                 libc::SIGTRAP => return Ok(true),
-                // It stopped before the next instruction.
+                // The child stopped before its next instruction.
                 signal if MEANINGLESS.contains(&signal) => self.resume(self.resumed)?,
                 signal => bail!("the traced child got signal {signal}"),
             }
@@ -184,7 +184,7 @@ impl Tracee {
     fn read(&self, what: libc::c_uint, place: usize) -> anyhow::Result<usize> {
         let place = std::ptr::without_provenance_mut::<c_void>(place);
         let nothing = std::ptr::null_mut::<c_void>();
-        // -1 is a word, too: only this shows whether it is an error.
+        // -1 is a valid word; only errno shows whether it is an error.
         // SAFETY: gives the place of this thread's own.
         let errno = unsafe { libc::__errno_location() };
         // SAFETY: as above.

@@ -48,7 +48,7 @@ const SETTINGS: [Setting; 6] = [
     Setting { name: "62 GiB, 1000 pools, wide", pool_bytes: 64 << 20, pools: 1000, wide: true },
 ];
 
-/// Address space for pools; no memory until it is touched.
+/// Address space for pools. It takes memory only where it is touched.
 struct Space {
     start: NonNull<u8>,
     bytes: usize,
@@ -129,8 +129,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps this process and its children on the last of its processors. The tracer and the child it
-/// steps take turns, and on two processors would wait for each other's at each of a million steps.
+/// Keeps this process and its children on the last of its processors. The tracer and the child take
+/// turns; on two processors each would wait for the other's at each of a million steps.
 fn pin() -> anyhow::Result<usize> {
     let cpu = *affinity()?.last().context("this process may run on no processor")?;
     pin_to(&[cpu])?;
@@ -185,7 +185,7 @@ fn latencies(report: &mut Report, setting: &Setting, calls: usize) -> anyhow::Re
     let most_live = if setting.pool_bytes > 1 << 20 { 100_000 } else { 300 };
     let mut live: Vec<NonNull<u8>> = Vec::with_capacity(most_live + 1);
     let mut times: [Vec<u64>; 2] = [(); 2].map(|()| Vec::with_capacity(calls));
-    // At least one of each: that of `free` is decided by a coin.
+    // At least one call of each: a coin decides when `free` is called.
     while times[0].len() < calls || times[1].is_empty() {
         let bytes = 1 << random.u32(0..12);
         let bytes = random.usize(0..bytes);

@@ -1,8 +1,8 @@
-//! The states that make each call take its longest path, and random ones besides.
+//! The states that make each call take its longest path, and random states besides.
 //!
 //! The longest paths are known from the code: lists that become empty together with their row, both
-//! neighbours free, a search that leaves its row, probing a list in which only the last block
-//! looked at is large enough. Random work looks for what was overlooked.
+//! neighbours free, a search that leaves its row, a probe of a list in which only the last block
+//! looked at is large enough. Random work finds what this list overlooked.
 
 use std::hint::black_box;
 use std::ptr::NonNull;
@@ -79,8 +79,8 @@ impl<R: Rows> Subject<'_, R> {
     }
 }
 
-/// Drives every call of `heap` into its worst states; the heap has its pools and is empty, and
-/// is empty again afterwards. `largest_bytes` is about a quarter of the largest pool.
+/// Drives every call of `heap` into its worst states. The heap has its pools; it is empty before
+/// and after. `largest_bytes` is about a quarter of the largest pool.
 pub(super) fn drive<R: Rows>(heap: &mut Tlsf<R>, largest_bytes: usize, marker: &Marker) {
     marker.count(NOTHING, || ());
     let mut subject = Subject { heap, marker };
@@ -96,9 +96,11 @@ pub(super) fn drive<R: Rows>(heap: &mut Tlsf<R>, largest_bytes: usize, marker: &
     random(&mut subject, largest_bytes);
 }
 
-/// The longest search and split: the only block that serves a request lies in a list of the bitmap's next word, while the
-/// victim would serve it, too, but is larger. What is cut off that block is nearly unwanted, so that its list is looked
-/// at. It becomes the victim, and the old one goes to a list; both lists, and their words, were empty or
+/// The longest search and split. The only block that serves the request lies in a list of the
+/// bitmap's next word; the victim would serve it, too, but is larger. The rest that is cut off that
+/// block is nearly unwanted, so its list is examined. The rest becomes the victim, and the old
+/// victim goes to a list. Both lists, and their words, were empty or become so. This comes first,
+/// since the peak must rise, too.
 /// become so. First of all, since the peak must rise, too.
 fn beside_a_victim<R: Rows>(subject: &mut Subject<'_, R>) {
     const GRANULE: usize = 16;
@@ -110,10 +112,11 @@ fn beside_a_victim<R: Rows>(subject: &mut Subject<'_, R>) {
         (269, Some(64), 245 * GRANULE - GRANULE),
     ];
     for (case, (granules, align, bytes)) in cases.into_iter().enumerate() {
-        // Each time more is used than before.
+        // Each case uses more than the one before.
         let mut live = Vec::new();
         live.extend((0..8 * case).filter_map(|_| subject.heap.malloc(1000)));
-        // The least blocks, and one of a granule more, up to where so many granules are left before an aligned address.
+        // The smallest blocks, one of them a granule longer, up to where `granules` are left before
+        // an aligned address.
         let least = Tlsf::<R>::MIN_BLOCK_BYTES;
         let mut block_bytes = least;
         while let Some(block) = subject.heap.malloc(block_bytes - Tlsf::<R>::HEADER_BYTES) {
@@ -136,7 +139,7 @@ fn beside_a_victim<R: Rows>(subject: &mut Subject<'_, R>) {
     }
 }
 
-/// Free and realloc of a block between two others, each of which is either used or free; and a free
+/// Free and realloc of a block between two others. Each neighbour is either used or free; a free
 /// one is alone in its list and row, or first, or in the middle.
 fn neighbours<R: Rows>(subject: &mut Subject<'_, R>, size: usize, neighbour: usize) {
     for company in 0..3 {
@@ -188,7 +191,7 @@ fn neighbours<R: Rows>(subject: &mut Subject<'_, R>, size: usize, neighbour: usi
     }
 }
 
-/// Four blocks one after the other: neighbour, block, neighbour, fence.
+/// Four blocks in a row: neighbour, block, neighbour, fence.
 fn row_of_blocks<R: Rows>(
     subject: &mut Subject<'_, R>,
     size: usize,
@@ -222,8 +225,8 @@ fn pair<R: Rows>(subject: &mut Subject<'_, R>, bytes: usize) -> Option<(NonNull<
     }
 }
 
-/// Requests that only their size's own list can serve, at each position that is examined, and one
-/// that it cannot serve.
+/// Requests that only the list of their own size can serve, at each position that is examined, and
+/// one that it cannot serve.
 fn probing<R: Rows>(subject: &mut Subject<'_, R>, largest_bytes: usize) {
     let base = (largest_bytes / 8).max(2048);
     let larger = base + base / 48;
@@ -301,7 +304,7 @@ fn random<R: Rows>(subject: &mut Subject<'_, R>, largest_bytes: usize) {
 }
 
 /// The calls that take a region from the system or give one back. The kernel's part of a system
-/// call is not counted; the page source's is.
+/// call is not counted; the page source's part is.
 pub(super) fn drive_growth(marker: &Marker) {
     let policy = GrowthPolicy { region_bytes: 64 << 10, keep_free_bytes: 0 };
     let mut heap: Growing<_> = Growing::new(hectare_pages::Os, policy);
