@@ -84,12 +84,12 @@ impl Common {
         Ok(subjects::ALL.iter().filter(|subject| asked(subject.name)).collect())
     }
 
-    /// Whether that allocator is asked for by its name.
+    /// Whether `name` is asked for by its name.
     fn names(&self, name: &str) -> bool {
         self.allocators.iter().any(|asked| asked == name)
     }
 
-    /// Refuses to write a plot alone, for a measurement that has none.
+    /// Refuses a plot alone, for a measurement that has no plots.
     fn refuse_plot_alone(&self) -> anyhow::Result<()> {
         let asked = self.outputs.files.report.as_deref().is_some_and(is_plot_alone);
         let message =
@@ -98,12 +98,12 @@ impl Common {
         Ok(())
     }
 
-    /// Prints what is for people.
+    /// Prints text for people.
     fn tell(&self, text: &str) {
         self.outputs.tell(text);
     }
 
-    /// Writes the record to the places asked for; the page is one of these measurements' own.
+    /// Writes the record to the places asked for. The HTML page has a form of its own.
     fn finish(&self, report: &Report, pictures: &[picture::Occupancy]) -> anyhow::Result<()> {
         let mut others = self.outputs.clone();
         let page = others.files.report.take();
@@ -119,7 +119,7 @@ impl Common {
     }
 }
 
-/// Whether a report is the first plot alone, by its name.
+/// Whether the report's name asks for the first plot alone.
 fn is_plot_alone(report: &Path) -> bool {
     report.extension().is_some_and(|extension| extension == "svg")
 }

@@ -1,11 +1,11 @@
 //! `hectare store`: real pages in the compressed page store, and in the kernel's zram.
 //!
 //! The pages of a file or of running processes are put one after the other, then got in random
-//! order, then every other one is put again and the rest got; by one thread, and by several with a
-//! part of the pages each. All subjects take turns in several rounds, and the best counts. Each
-//! page is compared with what was put, outside the reported time. If the machine has `/dev/zram0`
-//! and this runs as root, the same pages are written to and read from the device, one at a time and
-//! without the page cache.
+//! order. Then every other one is put again and the rest got. One thread does this, then several,
+//! each with a part of the pages. All subjects take turns in several rounds, and the best counts.
+//! Each page is compared with what was put, outside the reported time. If the machine has
+//! `/dev/zram0` and this runs as root, the same pages are written to and read from the device, one
+//! at a time and without the page cache.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -110,7 +110,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     args.outputs.deliver(&report)
 }
 
-/// The kernel's name for a codec, if what the kernel does under that name is the same.
+/// The kernel's name for a codec, if the kernel does the same under that name.
 fn kernel_algorithm(codec: &str) -> Option<&'static str> {
     match codec {
         "lz4" => Some("lz4"),
@@ -124,7 +124,8 @@ fn make_codec(spec: &str) -> anyhow::Result<Box<dyn Codec>> {
         None if spec == "lz4" => Box::new(Lz4),
         None if spec == "zstd" => Box::new(Zstd::new(3)),
         Some(("zstd", level)) => {
-            // Outside the range the nearest level would be measured under another's name.
+            // Outside the range the codec would take the nearest level, measured under another's
+            // name.
             let level = within(-7, 22)(level)
                 .map_err(|why| Exit::misused(format!("the level of `{spec}`: {why}")))?;
             Box::new(Zstd::new(level))
@@ -165,7 +166,7 @@ struct Times {
 trait Pages: Sync {
     fn put(&self, key: usize, page: &[u8], room: &mut [u8]) -> anyhow::Result<()>;
     fn get(&self, key: usize, room: &mut [u8]) -> anyhow::Result<()>;
-    /// What pages take, and what the table of keys takes.
+    /// The memory that the pages take, and that the table of keys takes.
     fn used_bytes(&self) -> anyhow::Result<(usize, usize)>;
 }
 

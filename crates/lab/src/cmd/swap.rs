@@ -1,8 +1,8 @@
 //! `hectare swap`: recorded swap traffic, replayed on the pools for compressed data.
 //!
-//! A file holds one event per line: a page's number and its compressed length. An event frees what
-//! was stored for the page and stores it again. Length 0 stores nothing: the page is gone, or
-//! filled with one word.
+//! A file holds one event per line: a page's number and its compressed length. An event frees the
+//! page's old object and stores a new one. Length 0 stores nothing: the page is gone, or filled
+//! with one word.
 //!
 //! ```text
 //!   hectare-swap 1
@@ -67,7 +67,7 @@ struct Event {
 
 /// What a file holds.
 struct Recorded {
-    /// Its comments: from what, how, and by which compressor it was made.
+    /// Its comments: what it was made from, how, and with which compressor.
     made: String,
     events: Vec<Event>,
 }

@@ -1,9 +1,9 @@
 //! `hectare zram`: our zs beside the running kernel's zsmalloc, on the same compressed pages.
 //!
-//! Pages of real processes are written to `/dev/zram0` one at a time; the device's own account
+//! Pages of real processes are written to `/dev/zram0` one at a time. The device's own account
 //! gives each compressed length, so that our pools store objects of exactly the same lengths in the
 //! same order. Then half of the pages, drawn at random, are discarded, and both compact. The device
-//! is reset before and after. What this machine lacks is named.
+//! is reset before and after. If the machine lacks something, the command names it.
 
 use anyhow::{Context, bail, ensure};
 use hectare_pool::{Handle, Pool};

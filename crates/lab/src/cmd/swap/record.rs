@@ -1,7 +1,7 @@
 //! `hectare swap record`: what swapping a running process would store.
 //!
-//! The process's private pages are read at intervals; a page whose content has changed since it was
-//! last seen is an event, with its length after LZ4 compression; a page that is gone, or filled
+//! The process's private pages are read at intervals. A page whose content has changed since the
+//! last look is an event, with its length after LZ4 compression. A page that is gone, or filled
 //! with one word, is an event of length 0.
 
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ pub(super) struct Args {
     every_ms: u64,
 }
 
-/// Runs the verb. If the process ends early, or on an interrupt, the events up to then are kept.
+/// Runs the verb. If the process ends early, or an interrupt comes, the events up to then are kept.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupted = runner::interrupted();
     let mut seen = HashMap::new();
@@ -95,8 +95,8 @@ fn wait(time: Duration, interrupted: &AtomicBool) {
     }
 }
 
-/// Reads the process once and adds what has changed. `seen` has each page's number as written
-/// (counted from the first ever seen), its hash, and the look that saw it last.
+/// Reads the process once and adds the pages that have changed. `seen` has each page's number as
+/// written (counted from the first page seen), its hash, and the look that saw it last.
 fn look(
     pid: u32,
     seen: &mut HashMap<u64, (u64, u64, u32)>,
@@ -125,8 +125,8 @@ fn look(
     Ok(())
 }
 
-/// What storing the page takes: nothing if one word fills it, a whole page if it does not get
-/// smaller.
+/// What storing the page takes: nothing if one word fills it, a whole page if compression does not
+/// make it smaller.
 fn compressed_bytes(page: &[u8]) -> u32 {
     if process::is_same_filled(page) {
         return 0;
