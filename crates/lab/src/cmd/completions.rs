@@ -14,8 +14,8 @@ pub(crate) struct Args {
 /// The name typed to run the command.
 const NAME: &str = env!("CARGO_BIN_NAME");
 
-/// Runs the verb. `command` describes the command line. The script completes all of it, hidden
-/// parts included.
+/// Runs the verb. `command` describes the command line as users are shown it: the script completes
+/// all of it, even hidden parts.
 pub(crate) fn run(args: Args, mut command: Command) -> anyhow::Result<()> {
     // The generator panics when it cannot write.
     let mut script = Vec::new();

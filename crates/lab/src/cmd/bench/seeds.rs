@@ -1,4 +1,4 @@
-//! `--seeds`.
+//! Parses `--seeds`.
 
 /// The most seeds accepted: more than any contest could go through.
 const MOST: usize = 10_000;
@@ -10,7 +10,7 @@ pub(super) struct Seeds(pub(super) Vec<u64>);
 /// Reads `1-20` or `3,7,10-12`.
 ///
 /// # Errors
-/// Names the part that is not a seed or a range, is a repetition, or is too much.
+/// Names the part that is no seed and no range, is a repetition, or is too much.
 pub(super) fn parse(text: &str) -> Result<Seeds, String> {
     let number = |word: &str| {
         let seed = word.trim().parse::<u64>();

@@ -52,7 +52,7 @@ pub(super) struct Args {
 /// The heading of the names in the table.
 const NAMES: &str = "allocator";
 
-/// Blocks of the demo if no number is given: the workshop's.
+/// The number of blocks if none is given: that of the workshop.
 const DEFAULT_BLOCKS: usize = 100_000;
 
 /// The result of one run.
@@ -70,8 +70,8 @@ struct Demo<'a> {
     batch: usize,
     frees: bool,
     /// Whether everything is taken and given back once before the timing. A new thread finds the
-    /// metadata in another processor's cache, a single thread in its own; to compare numbers of
-    /// threads, each thread must have had it.
+    /// metadata in another processor's cache, a single thread in its own. To compare numbers of
+    /// threads, each thread must have used the metadata before.
     warms: bool,
     /// The order of freeing, if not that of taking.
     shuffled: Option<&'a [usize]>,
@@ -112,7 +112,7 @@ impl Job for Demo<'_> {
     type Output = Timed;
 
     fn run<S: Subject>(self, mut subject: S) -> Timed {
-        // Written once beforehand, so that no page fault of the harness is timed.
+        // Written once beforehand, so that the timing includes no page fault of the harness.
         let mut blocks = vec![FrameId(usize::MAX); self.blocks];
         if self.warms {
             self.take(&mut subject, &mut blocks);
@@ -202,7 +202,7 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 /// How many blocks an allocator gets, and why fewer than asked for.
 fn blocks_for(subject: &Listed, args: &Args) -> (usize, Option<String>) {
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
-    // Whoever names a slow allocator and a number means it.
+    // A user who names a slow allocator and a number of blocks means it.
     let is_meant = args.blocks.is_some() && args.common.names(subject.name);
     if is_meant || asked <= subject.default_blocks {
         return (asked, None);
@@ -223,7 +223,7 @@ struct Measured {
     free_ns: Vec<f64>,
 }
 
-/// Everything to be measured: with several numbers of threads, also the control.
+/// Everything to measure. With several numbers of threads that includes the control.
 fn lines(args: &Args, order: Order) -> anyhow::Result<Vec<Measured>> {
     let mut subjects = args.common.subjects()?;
     if args.threads.len() > 1 {
@@ -313,7 +313,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             lines[turn].free_ns.push(result.free_ns);
         }
     }
-    // The row of the first number of threads, which the others are compared with.
+    // The row for the first number of threads. The others are compared with it.
     let mut first: Option<Row> = None;
     for line in lines {
         if line.threads == args.threads[0] {
@@ -344,7 +344,7 @@ fn row(line: Measured, order: Order, frees: bool, first: Option<&Row>) -> Row {
     let rounds = alloc_ns.len();
     let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-    // A block's time is that of the thread that waits for it: the threads run in parallel.
+    // A block's time is the time that its thread waits for it: the threads run in parallel.
     let share = (blocks / threads) as f64;
     let times_first =
         |name: &str, value: f64| first.and_then(|row| Some(value / row.number(name)?));

@@ -1,9 +1,9 @@
-//! The fragmentation experiment: all frames are taken, random ones freed down to a load, and then,
+//! The fragmentation experiment. All frames are taken, and random ones freed down to a load. Then,
 //! round by round, a tenth of what is held is freed at random and taken anew. How much of the free
 //! memory lies in whole huge frames? (After Wrenger and others, "LLFree", ATC 2023, section 5.4.)
 //!
-//! The harness keeps its own map of the frames and counts in that, the same way for all. The calls
-//! of the rounds are timed: single frames under load, freed in random order.
+//! The harness keeps a map of the frames and counts in it, in the same way for all allocators. The
+//! calls of the rounds are timed: single frames under load, freed in random order.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ impl Job for Life {
 
     fn run<S: Subject>(self, mut subject: S) -> Outcome {
         let mut random = fastrand::Rng::with_seed(self.seed);
-        // Until no more are left: a peer may manage a few more frames than were asked for.
+        // Until no frames are left: a peer may manage a few more than were asked for.
         let mut held: Vec<usize> = Vec::with_capacity(self.frames);
         while let Some(frame) = subject.alloc(Order::ZERO) {
             held.push(frame);

@@ -24,7 +24,7 @@ pub(super) struct Args {
     patience_ms: u64,
 }
 
-/// Takes that many blocks; returns the time in ns.
+/// Takes that many blocks and returns the time in ns.
 struct Take {
     blocks: usize,
     order: Order,

@@ -74,14 +74,14 @@ pub(super) fn page(report: &Report, pictures: &[Occupancy]) -> String {
     html
 }
 
-/// The first plot alone, for a page that is not HTML.
+/// The first plot alone, as SVG instead of HTML.
 pub(super) fn svg(report: &Report) -> String {
     let plot = report.series.first().map(|series| series.plot.as_str());
     let of_plot = |line: &&Series| Some(line.plot.as_str()) == plot;
     let lines: Vec<&Series> = report.series.iter().filter(of_plot).collect();
     let mut svg = MADE_BY.to_owned();
     chart(&mut svg, &lines);
-    // Embedded as an image it does not inherit the page's colours.
+    // An embedded image does not inherit the page's colours.
     let style = "<style>svg{--grid:#ccc}text{fill:#222}@media(prefers-color-scheme:dark){\
                  svg{--grid:#555}text{fill:#ddd}}</style></svg>";
     svg.replacen("</svg>", style, 1) + "\n"

@@ -1,6 +1,6 @@
 //! What a heap asks of its frame allocator: slabs, which are aligned blocks of 16 frames, and runs
-//! of any length, in eight steps to each doubling. Which candidate serves that fastest, and in the
-//! least memory?
+//! of any length, in eight steps to each doubling. Which candidate serves these requests fastest,
+//! and in the least memory?
 //!
 //! | Candidate | A run of n frames |
 //! |---|---|
@@ -58,7 +58,7 @@ pub(super) struct Args {
 /// The result of a candidate.
 struct Outcome {
     ns_per_op: f64,
-    /// Frames below the end of the highest run there ever was.
+    /// Frames below the end of the highest run that ever existed.
     span_frames: usize,
     /// Frames that were ever in a run.
     touched_frames: usize,
@@ -66,7 +66,7 @@ struct Outcome {
     refused: usize,
 }
 
-/// Carries the requests out. The time covers the calls and noting where the runs are.
+/// Carries the requests out. The time covers the calls and the notes of where the runs are.
 fn replay(mut keeper: impl Keeper, requests: &Requests) -> Outcome {
     let mut start_of = vec![None; requests.frames_of.len()];
     let mut runs: Vec<(usize, usize)> = Vec::with_capacity(requests.ops.len());
@@ -130,7 +130,7 @@ impl Candidate {
         if self.is_best_run { "bitset-best-run" } else { self.listed.name }
     }
 
-    /// Why it cannot serve the requests, if it cannot.
+    /// Why the candidate cannot serve the requests, if it cannot.
     fn left_out(self, requests: &Requests) -> Option<String> {
         self.listed.refuses(frames_for(requests))
     }
@@ -162,7 +162,7 @@ impl Candidate {
     }
 }
 
-/// How many frames a candidate manages: there must be room for what rounding up and fragmentation take.
+/// How many frames a candidate manages. Rounding up and fragmentation need room, too.
 fn frames_for(requests: &Requests) -> usize {
     (requests.peak_frames * 2).next_power_of_two()
 }
@@ -171,7 +171,8 @@ fn candidates(common: &Common) -> anyhow::Result<Vec<Candidate>> {
     let listed = common.subjects()?;
     let plain = listed
         .iter()
-        // Lists take minutes, and exact frees are not the question here.
+        // Allocators of quadratic growth would take minutes, and checked ones answer another
+        // question.
         .filter(|listed| listed.growth != Growth::Quadratic && !listed.is_checked())
         .map(|&listed| Candidate { listed, is_best_run: false });
     let bitset = listed.iter().find(|listed| listed.name == "bitset");

@@ -1,7 +1,6 @@
 //! Every allocator behind one trait.
 //!
-//! The trait is static: a job is compiled once for each allocator, so that no indirect call is
-//! part of what is measured.
+//! The trait is static: a job is compiled once for each allocator, so no indirect call is measured.
 
 mod peers;
 
@@ -18,13 +17,13 @@ use peers::{Memory, OfBuddyAlloc, SystemFrames, SystemHeap};
 /// Bytes of a frame.
 pub(super) const FRAME_BYTES: usize = 4096;
 
-/// What is measured: takes and gives back blocks, named by their first frame.
+/// A measured allocator: takes and gives back blocks, named by their first frame.
 pub(super) trait Subject {
     /// Takes a block.
     fn alloc(&mut self, order: Order) -> Option<usize>;
-    /// Gives it back; the block was taken with the same order.
+    /// Gives a block back. It was taken with the same order.
     fn free(&mut self, frame: usize, order: Order);
-    /// Takes as many blocks as `out` has room for; returns how many there were.
+    /// Takes as many blocks as `out` has room for. Returns how many were taken.
     fn alloc_many(&mut self, order: Order, out: &mut [FrameId]) -> usize {
         let mut taken = 0;
         for slot in out {
@@ -42,8 +41,8 @@ pub(super) trait Subject {
     }
 }
 
-/// A job for any subject. `subjects` makes a fresh subject for each thread; where a subject is
-/// shared they all lead to the same frames.
+/// A job for any subject. `subjects` makes a fresh subject for each thread; shared subjects all
+/// lead to the same frames.
 pub(super) trait Job {
     /// What the job finds out.
     type Output;
@@ -65,12 +64,12 @@ pub(super) enum Growth {
 /// A line of the table of allocators.
 pub(super) struct Listed {
     pub(super) name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub(super) about: &'static str,
-    /// Blocks that the demo gives it if it would be too slow with all of them.
+    /// The number of blocks in the demo, if all of them would take too long.
     pub(super) default_blocks: usize,
     pub(super) growth: Growth,
-    /// Frames of the fragmentation experiment, if it would be too slow with all of them.
+    /// The number of frames in the fragmentation experiment, if all of them would take too long.
     pub(super) fragment_frames: usize,
     pub(super) is_peer: bool,
     kind: Kind,
@@ -143,7 +142,7 @@ pub(super) const ALL: [Listed; 12] = [
         "buddy_system_allocator 0.13, FrameAllocator: B-tree sets",
     ),
     Listed {
-        // It finds the buddy by walking the free list.
+        // Its search for the buddy walks the free list.
         fragment_frames: 16_384,
         ..peer(
             "buddy_system_allocator-heap",
@@ -154,12 +153,12 @@ pub(super) const ALL: [Listed; 12] = [
     peer("buddy-alloc", Kind::BuddyAlloc, "buddy-alloc 0.6: lists inside the free memory"),
 ];
 
-/// Measured beside the others when there are several numbers of threads: shows what the machine
-/// itself costs two threads that have nothing to do with each other.
+/// Measured beside the others when there are several numbers of threads. It shows what the machine
+/// itself costs two threads that have nothing in common.
 pub(super) const CONTROL: Listed =
     ours("control", Kind::Control, "an `atomic` for each thread: nothing is shared");
 
-/// Above this much memory the peers that write into free blocks are left out, bytes.
+/// Peers that write into free blocks are left out above this much memory, bytes.
 const LARGEST_REAL_BYTES: usize = 4 << 30;
 
 impl Listed {
@@ -173,12 +172,12 @@ impl Listed {
         matches!(self.kind, Kind::Control)
     }
 
-    /// Whether it is one of ours with a map of its allocations.
+    /// Whether it is one of our allocators with a map of its allocations.
     pub(super) const fn is_checked(&self) -> bool {
         matches!(self.kind, Kind::CheckedBitset | Kind::CheckedAtomic)
     }
 
-    /// Why it cannot manage that many frames, if it cannot.
+    /// Why it cannot manage `frames` frames, if it cannot.
     pub(super) fn refuses(&self, frames: usize) -> Option<String> {
         let bytes = frames * FRAME_BYTES;
         (self.needs_memory() && bytes > LARGEST_REAL_BYTES).then(|| {
@@ -217,7 +216,7 @@ impl Listed {
             }
             Kind::Atomic | Kind::CheckedAtomic => {
                 // Two more trees for each thread: once the last tree is reserved, threads take
-                // single frames from each other's trees, which is not what is to be measured.
+                // single frames from each other's trees, which must not be measured.
                 let frames = if threads == 1 { frames } else { frames + 2 * TREE_FRAMES * threads };
                 let words = Words::new(Atomic::metadata_words(frames));
                 let shared = Atomic::new(frames, words.lines());
@@ -265,7 +264,7 @@ impl Listed {
                     buddy_alloc::buddy_alloc::BuddyAllocParam::new(base, bytes, FRAME_BYTES);
                 // SAFETY: the memory is this function's own and outlives the allocator.
                 let allocator = unsafe { buddy_alloc::buddy_alloc::BuddyAlloc::new(param) };
-                // Blocks are aligned from where they begin, behind its own data.
+                // Blocks are aligned relative to their beginning, behind the allocator's own data.
                 let base = memory.base() + bytes - allocator.available_bytes();
                 hand_out(OfBuddyAlloc { allocator, base }, threads, job)
             }
@@ -279,7 +278,7 @@ const TREE_FRAMES: usize = 4096;
 /// Words of a cache line, to which the metadata of `Atomic` is aligned.
 const WORDS_IN_LINE: usize = 8;
 
-/// Frees all frames of one of ours and does the job.
+/// Frees all frames of one of our allocators and does the job.
 fn give<A: FrameAllocator, J: Job>(mut allocator: A, threads: usize, job: J) -> J::Output {
     let frames = allocator.frames();
     allocator.add_region(FrameId(0), frames).expect("a new allocator has no free frames");
@@ -315,7 +314,8 @@ impl Words {
     }
 }
 
-/// Does the job with the subject itself, or with a lock around it if there are several threads.
+/// Does the job with the subject itself, or with a lock around the subject if there are several
+/// threads.
 fn hand_out<S: Subject, J: Job>(subject: S, threads: usize, job: J) -> J::Output {
     if threads == 1 {
         return job.run(subject);
@@ -324,7 +324,7 @@ fn hand_out<S: Subject, J: Job>(subject: S, threads: usize, job: J) -> J::Output
     job.run_shared((0..threads).map(|_| Locked(&lock)).collect())
 }
 
-/// One of ours.
+/// One of our allocators.
 struct Ours<A>(A);
 
 impl<A: FrameAllocator> Subject for Ours<A> {
@@ -347,7 +347,7 @@ impl<A: FrameAllocator> Subject for Ours<A> {
     }
 }
 
-/// A subject that one thread at a time uses, whichever that is.
+/// A subject that one thread at a time uses, no matter which.
 struct Owned<S>(S);
 
 // SAFETY: every subject here and in `peers` owns what it points to, or points to `Memory`; none of

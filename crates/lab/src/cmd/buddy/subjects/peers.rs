@@ -30,7 +30,7 @@ pub(super) struct Memory {
 
 impl Memory {
     fn layout(frames: usize) -> Layout {
-        // Aligned to the largest block, so that frame numbers mean the same for all subjects.
+        // Aligned to the largest block, so that a frame number means the same to all subjects.
         Layout::from_size_align(frames * FRAME_BYTES, 1 << 30).expect("a size below 5 GiB")
     }
 
