@@ -1,4 +1,4 @@
-//! Starts a user's program for the runner, so that only the program is counted.
+//! Starts a user's program for the runner, so that the program alone is counted.
 //!
 //! ```text
 //!  runner ──spawn──► launcher ──fork──► … ──exec──► program
@@ -12,8 +12,8 @@
 //!    and high-water mark of resident memory. What the child touches before `exec` still counts, so
 //!    everything is prepared before the fork, and the child reports through one shared page.
 //! 2. The launcher has one thread. Between `fork` and `exec` the child only makes system calls.
-//! 3. The launcher ends with the runner, and with it its whole group. Where nothing may outlive the
-//!    program, it also ends what has left the group.
+//! 3. The launcher ends with the runner, and its whole group ends with it. If nothing may outlive
+//!    the program, the launcher also ends the processes that have left the group.
 //! 4. The program has no controlling terminal. In a group of its own it would be stopped when it
 //!    asks there (a pager for a key, `ssh` for a password), and nobody would ever continue it.
 
@@ -48,7 +48,8 @@ pub(super) fn run(
     command: &[OsString],
 ) -> anyhow::Result<()> {
     if end_all {
-        // What is left without a parent becomes this process's child, even in a session of its own.
+        // A process left without a parent becomes this process's child, even in a session of its
+        // own.
         // SAFETY: takes a number and changes nothing but this process's own setting.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
     }
@@ -62,14 +63,16 @@ pub(super) fn run(
     }
 }
 
-/// Ends all children, and those that come to this process thereby. What has the rights of another
-/// user stays, with what it started: it may not be ended, and waiting for it would cost the figures.
+/// Ends all children, and the processes that thereby become children of this process. A process
+/// with the rights of another user stays, with all that it started: this process may not end it,
+/// and waiting for it would cost the figures.
 fn end_children() {
     loop {
         let mut left = runner::descendants(std::process::id() as i32);
         // SAFETY: a signal to a process just seen below this one.
         left.retain(|&pid| unsafe { libc::kill(pid, libc::SIGKILL) } == 0);
-        // Of what is below, this process can wait for its own children alone; the others come to it.
+        // Only this process's own children can be waited for. Deeper descendants become its
+        // children in turn.
         left.retain(|&pid| runner::wait(pid).is_ok());
         if left.is_empty() {
             return;
@@ -101,7 +104,7 @@ fn launch(
     if pid == 0 {
         // SAFETY: takes a signal number and changes nothing but this process's own setting.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        // SAFETY: what was in force before: no handler.
+        // SAFETY: restores the previous action, which is no handler.
         unsafe { libc::signal(libc::SIGTERM, on_term) };
         let started_ns = monotonic_ns();
         told.started_ns.store(started_ns, Ordering::Relaxed);
@@ -116,13 +119,14 @@ fn launch(
         unsafe { libc::_exit(127) };
     }
     anyhow::ensure!(pid > 0, "starting a process: {}", std::io::Error::last_os_error());
-    // The runner passes it on to the group: it is for the program.
+    // The runner passes the signal on to the group; it is meant for the program.
     // SAFETY: changes nothing but this process's own setting.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     send(pipe, &ChildRecord::Started { pid })?;
     let (status, usage) = loop {
         let (ended, status, usage) = runner::wait(-1)?;
-        // Others have lost their parent. Unless somebody waits for them, they fill the system's table.
+        // The others have lost their parent. They fill the system's table unless somebody waits for
+        // them.
         if ended == pid {
             break (status, usage);
         }
@@ -138,7 +142,8 @@ fn launch(
     }
 }
 
-/// Invariant 3 for a runner that was killed; otherwise the runner ends the group itself. Returns what SIGTERM did before.
+/// Keeps invariant 3 for a runner that was killed; otherwise the runner ends the group itself.
+/// Returns the previous action of SIGTERM.
 fn end_group_with_the_runner() -> libc::sighandler_t {
     extern "C" fn end_group(_signal: libc::c_int) {
         // SAFETY: signals the process's own group, which the runner made for it.
@@ -152,7 +157,7 @@ fn end_group_with_the_runner() -> libc::sighandler_t {
     before
 }
 
-/// Invariant 4: `/dev/tty` cannot be opened any more. Descriptors that are open stay.
+/// Invariant 4: `/dev/tty` can no longer be opened. Open descriptors stay open.
 fn leave_the_terminal() {
     if let Ok(terminal) = File::open("/dev/tty") {
         // SAFETY: changes nothing but which terminal is this process's.
@@ -160,7 +165,7 @@ fn leave_the_terminal() {
     }
 }
 
-/// A page that a forked child shares; it lasts as long as this process.
+/// A page that is shared with forked children, and lasts as long as this process.
 fn shared_page() -> anyhow::Result<&'static Told> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;

@@ -17,7 +17,8 @@ struct Agreement {
     missed: u32,
 }
 
-/// Measures `program` and compares the verdicts with those of `replayed`, whose recording had `input`.
+/// Measures `program` and compares the verdicts with those of `replayed`. The recording read
+/// `input`.
 ///
 /// # Errors
 /// As [`ContestArgs::hold`], and when the program contradicts the replay.

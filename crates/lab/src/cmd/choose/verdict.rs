@@ -21,8 +21,8 @@ const METRICS: [Metric; 2] = [
     Metric { name: "memory", runs: "memory_runs", less: "leaner", more: "fatter", even: "as lean" },
 ];
 
-/// Where the replay has a smaller share of what the program took, time or memory, than this, that is
-/// no reason to choose.
+/// If the replay has a smaller share than this of the program's time or memory, it is no reason to
+/// choose an allocator.
 const LEAST_SHARE: f64 = SAME_SHARE;
 
 /// What the program took while it was recorded.
@@ -30,15 +30,16 @@ const LEAST_SHARE: f64 = SAME_SHARE;
 pub(super) struct Ran {
     /// How long it ran.
     pub(super) elapsed: Duration,
-    /// The most that its largest process had resident, with the recorder's own, bytes.
+    /// The highest peak of resident memory among its processes, including the recorder's own,
+    /// bytes.
     pub(super) peak_bytes: u64,
-    /// Whether the process advised on is surely counted there.
+    /// Whether the process that the advice is about surely counts in that peak.
     pub(super) is_certain: bool,
     /// Why only a part of it was recorded, if so.
     pub(super) cut_short: Option<&'static str>,
 }
 
-/// A figure of the replay beside the program's.
+/// A figure of the replay beside the same figure of the program.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     of_replay: f64,
@@ -56,9 +57,9 @@ impl Part {
 struct Reach {
     time: Option<Part>,
     memory: Option<Part>,
-    /// The most that was live, beside what the program held.
+    /// The peak of live bytes, beside what the program held.
     live: Option<Part>,
-    /// Whether that was held by the process advised on, and not by another alone.
+    /// Whether the process that the advice is about held that, and not another alone.
     is_certain: bool,
 }
 
@@ -75,7 +76,7 @@ impl Reach {
         }
     }
 
-    /// Why the replay does not show what the program does, if that is so: it writes to every page.
+    /// Why the replay does not show what the program does, if so: a replay writes to every page.
     fn contradiction(&self) -> Option<String> {
         let live = self.live.filter(|live| self.is_certain && live.share() > 1.0)?;
         Some(format!(
@@ -178,7 +179,7 @@ pub(super) fn lines(report: &Report, ran: Ran) -> Vec<String> {
     lines
 }
 
-/// Why an allocator's figures are no reason to choose it, however good they are.
+/// Why an allocator's figures are no reason to choose it, good as they may be.
 fn unsound(row: &Row, reference: Option<&Row>) -> Option<String> {
     let failed = |row: &Row| row.number("failed_allocations").unwrap_or(0.0);
     if let Some(why) = text(row, "broken") {
@@ -245,8 +246,8 @@ fn choice(subjects: &[&Row], reference: &str, reach: &Reach) -> String {
     }
 }
 
-/// The best by a metric, and all that cannot be distinguished from it; empty when none is shown to
-/// be better than the reference.
+/// The best by a metric, and all that cannot be distinguished from the best. Empty when none is
+/// shown to be better than the reference.
 fn best<'a>(subjects: &[&'a Row], metric: &Metric) -> Vec<&'a Row> {
     let ratio = |row: &Row| row.number(&format!("{}_ratio", metric.name)).unwrap_or(f64::INFINITY);
     let mut better: Vec<&Row> =
@@ -424,7 +425,7 @@ mod tests {
         assert!(usual[0].starts_with("choose fast (fatter by 20.0 %) for time, lean"), "{usual:?}");
         let part = "10.00 % of the 10.0 ms that the program ran; 9.0 MiB, 90.00 % of the 10.0 MiB that its";
         assert!(usual.last().unwrap().contains(part), "{usual:?}");
-        // It held less than it had asked for.
+        // The program held less than it had asked for.
         let unwritten = told(1e6, 128.0 * mib, (58 << 20, true));
         assert!(unwritten[0].starts_with("no advice: of the memory that"), "{unwritten:?}");
         assert!(unwritten[0].contains("128.0 MiB were live at once, and it held 58.0 MiB"));
@@ -482,8 +483,8 @@ mod tests {
             assert!(told[0].starts_with("stay with system"), "{}", told[0]);
             assert_eq!(told[1], format!("no advice on fast: {part}"));
         }
-        // What also fails under the reference is due to the trace, which asks for memory that is
-        // not there.
+        // Allocations that also fail under the reference are due to the trace, which asks for
+        // memory that is not there.
         let reference = reference.with("failed_allocations", 3);
         let told = lines_of(vec![reference, fast.with("failed_allocations", 3)]);
         assert!(told[0].starts_with("choose fast:"), "{}", told[0]);
