@@ -54,10 +54,10 @@ pub(crate) use surroundings::{
 pub(crate) use warmth::{WarmMemory, Warmth};
 use watch::Watch;
 
-/// What is run.
+/// What a run does.
 #[derive(Clone, Debug)]
 pub(crate) enum Job {
-    /// `hectare child` with these arguments; gives an [`Outcome`].
+    /// `hectare child` with these arguments. Gives an [`Outcome`].
     Child(Vec<OsString>),
     /// A user's program.
     Program {
@@ -65,8 +65,9 @@ pub(crate) enum Job {
         command: Vec<OsString>,
         /// Known slowness before it starts, ns (the planted control).
         planted_ns: u64,
-        /// Whether it has the command's streams: its output is shown, and it reads the command's
-        /// input. (Not from a terminal, which would stop a process of another group that reads.)
+        /// Whether the program has the command's streams: its output is shown, and it reads the
+        /// command's input. (Not a terminal, which would stop a process of another group that
+        /// reads.)
         has_streams: bool,
     },
 }
@@ -89,10 +90,10 @@ pub(crate) struct Measured {
     pub(crate) lived_ns: u64,
     /// What the child reported, for [`Job::Child`].
     pub(crate) outcome: Option<Outcome>,
-    /// How it ended; for a program, how the program itself ended. A failing program has still been
-    /// measured.
+    /// How the child ended; for a program, how the program itself ended. A failing program has
+    /// still been measured.
     pub(crate) status: ExitStatus,
-    /// Whether a program's processes had the subject's library; a child tells that itself.
+    /// Whether a program's processes had the subject's library. A child reports that itself.
     pub(crate) served: Served,
 }
 
@@ -114,8 +115,9 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// The flag that SIGINT, SIGTERM and SIGHUP set, so that what was measured is kept even when the
-/// terminal goes away; not those that the command was started ignoring. Installed on first use.
+/// The flag that SIGINT, SIGTERM and SIGHUP set, so that the measurements so far are kept even when
+/// the terminal goes away. A signal that the command was started ignoring stays ignored. The
+/// handlers are installed on first use.
 pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
     FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
@@ -133,7 +135,7 @@ pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
     })
 }
 
-/// That of [`interrupted`], once somebody has asked for it.
+/// The flag of [`interrupted`], once somebody has asked for it.
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// The signals that end the command.
@@ -141,11 +143,11 @@ fn ending() -> impl Iterator<Item = libc::c_int> {
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|&signal| !is_ignored(signal))
 }
 
-/// The signal by which [`interrupted`] came to be set.
+/// The signal that set the flag of [`interrupted`].
 static ASKED_BY: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
-/// For work that a verb does step by step in this process: ends it when the user asks, by an error,
-/// so that what it has set up is taken down.
+/// Called between the steps of a verb that works in this process. Returns an error when the user
+/// has asked to end, so that the verb takes down what it has set up.
 ///
 /// # Errors
 /// With [`Exit`], after SIGINT, SIGTERM or SIGHUP.
@@ -156,7 +158,8 @@ pub(crate) fn go_on() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the process was started with a signal ignored, as by `nohup`, or by a shell in the background.
+/// Whether the process was started with a signal ignored, as by `nohup` or by a shell in the
+/// background.
 pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: an action may be all zeros; with no new one the call only queries.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -165,13 +168,14 @@ pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
     told && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Gives the signal that the user has sent to a child.
+/// Passes the user's signal on to a child.
 pub(crate) fn pass_on(child: &std::process::Child) {
     signal(child.id() as i32, asked_by());
 }
 
-/// Gives `signal` to a process or, if `whom` is negative, to a group; it has not been waited for, so the number is still
-/// its own. What is stopped goes on, since it could not heed the signal otherwise.
+/// Sends `signal` to a process or, if `whom` is negative, to a group. The process must not have
+/// been waited for, so that the number is still its own. A stopped process is continued, since it
+/// could not heed the signal otherwise.
 pub(crate) fn signal(whom: i32, signal: libc::c_int) {
     for signal in [signal, libc::SIGCONT] {
         // SAFETY: a signal changes nothing of this process.
@@ -184,15 +188,15 @@ fn asked_by() -> libc::c_int {
     ASKED_BY.get().map_or(0, |asked| asked.load(Ordering::Relaxed)) as libc::c_int
 }
 
-/// Gives the signal that the user has sent to the program `program`; one from the terminal's keys to all of the group of
-/// `leader`, as the terminal would.
+/// Passes the user's signal on to the program `program`. A signal from the terminal's keys goes to
+/// the whole group of `leader`, as the terminal would send it.
 fn pass_on_to_program(leader: i32, program: i32) {
     let signal = asked_by();
     // The leader has not been waited for, so the group is still its own, and the program is in it.
     self::signal(if signal == libc::SIGINT { -leader } else { program }, signal);
 }
 
-/// Runs `job` on `subject`, sampling at intervals of `every`; it may take at most `patience`.
+/// Runs `job` on `subject`, for at most `patience`, and samples at intervals of `every`.
 ///
 /// # Errors
 /// The outer error is the harness's own (nothing can be started at all); the inner one belongs to
@@ -229,8 +233,9 @@ pub(crate) fn execute(
         lookout: is_program.then(|| Lookout::for_library(subject.library.as_deref())),
     };
     let mut stop = watch.until_end(every, start_ns, patience, flag);
-    // A program with the user's streams ends as it would without the harness, and what it leaves running stays. What one of
-    // a contest leaves would take time and memory from the next.
+    // A program with the user's streams ends as it would without the harness, and the processes
+    // that it leaves running stay. In a contest such processes would take time and memory from the
+    // next run.
     let has_streams = matches!(job, Job::Program { has_streams: true, .. });
     let is_asked = has_streams && matches!(stop, Some(Failure::Interrupted)) && !watch.launching;
     if is_asked {
@@ -238,7 +243,8 @@ pub(crate) fn execute(
         stop = watch.until_end(every, start_ns, patience, &AtomicBool::new(false));
     }
     if stop.is_some() {
-        // First what has left the group, as daemons do: it can be found while the launcher lives.
+        // Processes that have left the group, as daemons do, come first: they can be found only
+        // while the launcher lives.
         for pid in sample::descendants(leader) {
             // SAFETY: a signal to a process just seen below our own child.
             unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -284,7 +290,7 @@ pub(crate) fn execute(
     Ok(read.map(|()| measured).map_err(|error| Failure::Broken(format!("{error:#}"))))
 }
 
-/// Says, once, that what is preloaded into this command is not measured.
+/// Says once that the libraries preloaded into this command are not measured.
 fn tell_what_is_left_out() {
     static TOLD: std::sync::Once = std::sync::Once::new();
     let preloaded = std::env::var_os("LD_PRELOAD").filter(|libraries| !libraries.is_empty());
@@ -327,7 +333,7 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// How a program failed, in words; `None` if it did not. Judged by the status and not by
+/// How a program failed, in words; `None` if it did not fail. The status decides and not
 /// [`exit_code`], since a program may itself exit with a code above 128.
 pub(crate) fn failure(status: ExitStatus) -> Option<String> {
     match status.signal() {
@@ -339,8 +345,8 @@ pub(crate) fn failure(status: ExitStatus) -> Option<String> {
 
 /// The process that does `job` with `subject` preloaded.
 ///
-/// A user's program is started by `hectare child launch`, which plants the control's slowness and
-/// reports when the program started and ended: what the launcher itself takes is charged to nobody.
+/// `hectare child launch` starts a user's program, plants the control's slowness, and reports when
+/// the program started and ended. The launcher's own time is charged to nobody.
 fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this executable")?);
     command.arg("child").arg("--fd").arg(fd.to_string());
@@ -377,7 +383,7 @@ fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// The child's record, refused when `malloc` was not the subject's.
+/// The child's record. Refused if `malloc` was not the subject's.
 fn outcome(line: &[u8], status: ExitStatus, subject: &Subject) -> anyhow::Result<Outcome> {
     if let Some(signal) = status.signal() {
         bail!("killed by {}", signal_name(signal));
@@ -405,11 +411,11 @@ fn outcome(line: &[u8], status: ExitStatus, subject: &Subject) -> anyhow::Result
     }
 }
 
-/// Waits for a child, whichever it is if `pid` is -1; returns its number, and what `wait` and the kernel's account
-/// say about it.
+/// Waits for a child, for any child if `pid` is -1. Returns its number, its status, and the
+/// kernel's account of it.
 ///
 /// # Errors
-/// When it is no child of this process.
+/// When there is no such child of this process.
 pub(crate) fn wait(pid: i32) -> anyhow::Result<(i32, i32, Usage)> {
     let mut status = 0;
     // SAFETY: all-zero is a valid `rusage`.

@@ -1,15 +1,15 @@
-//! What is said when the user ends a contest before it has begun.
+//! What the command says when the user ends a contest before it has begun.
 
 use std::sync::Once;
 
 use super::{FLAG, ending};
 
-/// What an interruption says as long as no round is complete.
+/// What an interrupted command says while no round is complete.
 pub(crate) const NOTHING_YET: &str =
     "interrupted before the first round was complete: no file is written";
 
-/// From now on SIGINT, SIGTERM and SIGHUP end the command with that word, until
-/// [`super::interrupted`] is asked for: to read long traces takes seconds.
+/// From now on SIGINT, SIGTERM and SIGHUP end the command with that message, until
+/// [`super::interrupted`] is first called: reading long traces takes seconds.
 pub(crate) fn tell_early_end() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

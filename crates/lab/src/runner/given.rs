@@ -1,7 +1,7 @@
-//! What programs that are measured more than once find on their standard input: every run the same.
+//! The standard input of programs that are measured more than once. Every run finds the same.
 //!
-//! A file is opened anew for each run and read from where the command was given it. What comes through a
-//! pipe can be read once, so no run gets it. Nor does a terminal or a device: those have no content.
+//! A file is opened anew for each run and read from the position at which the command got it. A
+//! pipe can be read only once, so no run gets its content. A terminal or a device has no content.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -22,14 +22,14 @@ pub(crate) enum Given {
 }
 
 impl Given {
-    /// As it was when first asked: before a program has read from it.
+    /// The standard input when first asked: before a program has read from it.
     pub(crate) fn at_first() -> Self {
         static GIVEN: OnceLock<Given> = OnceLock::new();
         *GIVEN.get_or_init(|| Self::now().unwrap_or(Self::Nothing))
     }
 
     fn now() -> std::io::Result<Self> {
-        // The same open file, and so the same place in it.
+        // The duplicate refers to the same open file, and so to the same position.
         let mut input = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
         let kind = input.metadata()?.file_type();
         Ok(if kind.is_file() {
@@ -41,7 +41,7 @@ impl Given {
         })
     }
 
-    /// For one run of many.
+    /// The input of one run of many.
     ///
     /// # Errors
     /// When the file cannot be opened a second time.
@@ -52,7 +52,7 @@ impl Given {
         Ok(file.into())
     }
 
-    /// Whether it is a pipe with something in it that nobody has read.
+    /// Whether it is a pipe that holds something nobody has read.
     pub(crate) fn has_unread(self) -> bool {
         let mut bytes: libc::c_int = 0;
         // SAFETY: asks how much can be read, which is written to `bytes`.

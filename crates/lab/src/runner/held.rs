@@ -1,7 +1,7 @@
-//! Touched memory in a process of its own, free again when the process ends.
+//! Touched memory in a process of its own. It is free again when the process ends.
 //!
-//! The command does not take it itself: the kernel's account of a child begins with the peak of its
-//! parent, and would include what was warmed.
+//! The command does not hold the memory itself: the kernel's account of a child begins with the
+//! peak of its parent, and would include the warmed memory.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -12,19 +12,20 @@ use hectare_pages::{Os, PageSource, SourceError};
 
 use super::surroundings;
 
-/// A process that holds memory; dropping it frees that.
+/// A process that holds memory. Dropping it frees the memory.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// How much, bytes; 0 if the process got none, since no run depends on it.
+    /// The memory held, bytes; 0 if the process got none, since no run depends on it.
     pub(super) bytes: u64,
     process: Child,
 }
 
 impl Held {
-    /// Starts it, on the processors of the measured processes, and waits until all is touched.
+    /// Starts the process on the processors of the measured processes, and waits until it has
+    /// touched all of the memory.
     ///
     /// # Errors
-    /// When no process can be started.
+    /// When the process cannot be started.
     pub(super) fn start(bytes: u64) -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("finding this executable")?;
         let mut command = Command::new(own);
@@ -45,8 +46,8 @@ impl Drop for Held {
     }
 }
 
-/// Touches that much memory, says so, and keeps it until the end of standard input: what the hidden
-/// verb `hold` does.
+/// Touches that much memory, says so, and holds it until the end of standard input. The hidden verb
+/// `hold` does this.
 ///
 /// # Errors
 /// When the memory is not available.
@@ -61,11 +62,11 @@ pub(crate) fn hold(bytes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// That many bytes of memory, in huge pages if there are any, every page written to.
+/// That many bytes of memory, every page written to. Huge pages, if there are any.
 fn touched(bytes: usize) -> Result<NonNull<u8>, SourceError> {
     let page = Os.page_bytes();
     let start = Os.get(bytes, page)?;
-    // If that is refused, the writes bring in small pages.
+    // If the advice is refused, the writes bring in small pages.
     // SAFETY: the whole of the memory just got.
     unsafe { Os.advise_huge(start, bytes, true) };
     for offset in (0..bytes).step_by(page) {

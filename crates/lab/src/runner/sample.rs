@@ -20,7 +20,7 @@ const LEAST_SAMPLES: usize = 4;
 /// Time-weighted mean of resident memory between `start_ns` and `end_ns`, bytes; `None` when too
 /// few samples lie within.
 ///
-/// Each sample holds until the next: nothing better is known about the time between two of them.
+/// Each sample counts until the next: nothing better is known about the time between two samples.
 pub(crate) fn mean_bytes(samples: &[Sample], start_ns: u64, end_ns: u64) -> Option<f64> {
     let within: Vec<Sample> = samples
         .iter()
@@ -44,20 +44,20 @@ pub(crate) fn mean_bytes(samples: &[Sample], start_ns: u64, end_ns: u64) -> Opti
 #[derive(Debug)]
 pub(super) struct Tree {
     root: i32,
-    /// Below the root, as last looked at.
+    /// The descendants of the root, as last looked at.
     below: Vec<i32>,
-    /// When they are looked for again, `CLOCK_MONOTONIC`, ns.
+    /// When the descendants are looked for again, `CLOCK_MONOTONIC`, ns.
     due_ns: u64,
-    /// Whether they have the allocator; nobody looks where they say so themselves.
+    /// Sees whether the processes have the allocator. `None` if they report that themselves.
     lookout: Option<Lookout>,
 }
 
-/// Looking for the descendants takes at most one part in this many of the time: it needs a file for
-/// each thread, of which there may be thousands.
+/// The search for descendants takes at most one part in this many of the time: it reads a file for
+/// each thread, and there may be thousands.
 const SHARE_OF_TIME: u64 = 100;
 
 impl Tree {
-    /// That of `root`, not looked at yet.
+    /// The tree of `root`, not looked at yet.
     pub(super) fn of(root: i32, lookout: Option<Lookout>) -> Self {
         Self { root, below: Vec::new(), due_ns: 0, lookout }
     }
@@ -95,13 +95,13 @@ pub(crate) fn descendants(pid: i32) -> Vec<i32> {
     found
 }
 
-/// The processes that any thread of `pid` has made: the kernel lists them by thread.
+/// Adds the processes that any thread of `pid` has made: the kernel lists them by thread.
 fn add_children(pid: i32, found: &mut Vec<i32>) {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
     for thread in threads.flatten() {
         let list = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
         for child in list.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
-            // When a thread ends meanwhile, another one inherits its children.
+            // When a thread ends meanwhile, another thread inherits its children.
             if !found.contains(&child) {
                 found.push(child);
             }
@@ -117,7 +117,7 @@ fn resident_bytes(pid: i32) -> Option<u64> {
         .nth(1)?
         .parse::<u64>()
         .ok()?;
-    // A process that has ended but has not been waited for has nothing.
+    // A process that has ended but has not been waited for has no memory.
     (pages > 0).then(|| pages * crate::machine::page_bytes())
 }
 
@@ -176,7 +176,7 @@ mod tests {
             let start = || std::process::Command::new("sleep").arg("20").spawn().unwrap();
             let (send, receive) = std::sync::mpsc::channel();
             let (end, wait) = std::sync::mpsc::channel::<()>();
-            // The thread goes on: what it has started would become another's child.
+            // The thread lives on: if it ended, another thread would inherit what it has started.
             scope.spawn(move || {
                 send.send(start()).unwrap();
                 let _ = wait.recv();

@@ -1,27 +1,29 @@
-//! Whether the processes that do a program's work have the allocator that is measured.
+//! Whether the processes that do a program's work have the measured allocator.
 //!
-//! What starts a program can drop what is preloaded (`env -i`, `sudo`, a container, a script that
-//! unsets it), and a statically linked one never reads it: then every allocator would measure the
-//! same. So each program that a process of the tree runs is looked at, and the processor time that it
-//! takes is counted as taken with the library or without.
+//! The starter of a program can drop the preloaded library (`env -i`, `sudo`, a container, a script
+//! that unsets the variable), and a statically linked program never reads it. All allocators would
+//! then measure the same. So each program that a process of the tree runs is looked at, and its
+//! processor time is counted as taken with or without the library.
 //!
 //! 1. A program is looked at once: its mappings are long, and reading them holds up its `mmap`.
 //! 2. A process runs another program when its stack begins elsewhere.
-//! 3. What ends between two looks is not seen, and what it took since the last look is not counted.
+//! 3. A program that ends between two looks is not seen, and its time since the last look is not
+//!    counted.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Without the library in more than this share of the processor time, nothing has been measured of it.
+/// If programs took more than this share of the processor time without the library, nothing of it
+/// has been measured.
 const MOST: f64 = 0.90;
 
-/// A share that a reader must know of.
+/// A share that the reader must know of.
 const WORTH_TELLING: f64 = 0.05;
 
-/// What a program counts for having been seen, ns: the kernel counts processor time in 10 ms, and
-/// many have taken less.
+/// What a program counts for having been seen, ns: the kernel counts processor time in units of
+/// 10 ms, and many programs have taken less.
 const SEEN_NS: u64 = 1_000;
 
 /// Whether a program has the library.
@@ -29,7 +31,7 @@ const SEEN_NS: u64 = 1_000;
 enum Has {
     Yes,
     No,
-    /// Its loader is not done.
+    /// Not known yet: the program's loader is not done.
     NotYet,
     /// The program has the rights of another user, or has hidden itself.
     Hidden,
@@ -38,27 +40,27 @@ enum Has {
 /// Processor time by whether it was taken with the library.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Served {
-    /// With it, ns.
+    /// With the library, ns.
     with_ns: u64,
-    /// Without it, by the program's name, ns.
+    /// Without the library, by the program's name, ns.
     without_ns: BTreeMap<String, u64>,
-    /// By programs that may not be looked into, by name, ns.
+    /// Of programs that may not be looked into, by name, ns.
     hidden_ns: BTreeMap<String, u64>,
 }
 
-/// In what an allocator did not serve a program.
+/// How far an allocator failed to serve a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shortfall {
-    /// In so much of it that nothing was measured: why.
+    /// For so much of its work that nothing was measured, and why.
     Whole(String),
-    /// In a part of it, or that cannot be seen: what of it.
+    /// For a part of its work, or for a part that cannot be seen: what to know of it.
     Part(String),
-    /// It ended before that could be seen.
+    /// Not known: the program ended before it could be seen.
     Unknown,
 }
 
 impl Served {
-    /// Adds what another run has shown.
+    /// Adds the times of another run.
     pub(crate) fn add(&mut self, other: &Self) {
         self.with_ns += other.with_ns;
         for (name, ns) in &other.without_ns {
@@ -69,7 +71,7 @@ impl Served {
         }
     }
 
-    /// In what the allocator did not serve the program; `None` where all is well.
+    /// How far the allocator failed to serve the program; `None` if all is well.
     pub(crate) fn shortfall(&self) -> Option<Shortfall> {
         let sum = |of: &BTreeMap<String, u64>| of.values().sum::<u64>();
         let all_ns = self.with_ns + sum(&self.without_ns) + sum(&self.hidden_ns);
@@ -106,7 +108,7 @@ impl Served {
     }
 }
 
-/// The names of those that took most.
+/// The names of the programs that took most.
 fn largest(of: &BTreeMap<String, u64>) -> String {
     const NAMED: usize = 3;
     let mut programs: Vec<(&String, &u64)> = of.iter().collect();
@@ -119,21 +121,22 @@ fn largest(of: &BTreeMap<String, u64>) -> String {
     names.join(", ")
 }
 
-/// What a process runs, as last looked at.
+/// The program of a process, as last looked at.
 #[derive(Debug)]
 struct Program {
     name: String,
     /// Where its stack begins; 0 if that is hidden.
     stack: u64,
     has: Has,
-    /// Processor time that it was seen to take, ns.
+    /// Processor time that the program was seen to take, ns.
     ns: u64,
-    /// Processor time of the process, with what it ran before, ns.
+    /// Processor time of the process, including its earlier programs, ns.
     process_ns: u64,
 }
 
 impl Program {
-    /// Whether that is what the process still runs. What hides itself while it runs keeps its name.
+    /// Whether the process still runs this program. A program that hides itself while it runs keeps
+    /// its name.
     fn is_still(&self, stat: &Stat) -> bool {
         let is_same =
             if stat.stack == 0 { self.name == stat.name } else { self.stack == stat.stack };
@@ -144,11 +147,11 @@ impl Program {
 /// Looks at the programs of a tree of processes.
 #[derive(Debug)]
 pub(super) struct Lookout {
-    /// The library that they should have. The system's allocator has none, and is looked at all the
-    /// same: what looking costs is part of every time.
+    /// The library that the processes should have. The system's allocator has none, and its
+    /// processes are looked at all the same: the cost of looking is part of every time.
     library: Option<PathBuf>,
     running: BTreeMap<i32, Program>,
-    /// By what ran before.
+    /// The times of programs that no longer run.
     served: Served,
 }
 
@@ -162,7 +165,7 @@ impl Lookout {
     pub(super) fn look(&mut self, pid: i32) {
         let Some(stat) = Stat::of(pid) else { return };
         let known = self.running.get_mut(&pid);
-        // A smaller time is that of another process with the same number.
+        // A smaller time means another process with the same number.
         let process_ns = known.as_ref().map_or(0, |program| program.process_ns);
         let taken_ns = stat.process_ns.checked_sub(process_ns).unwrap_or(stat.process_ns);
         if let Some(program) = known.filter(|program| program.is_still(&stat)) {
@@ -188,7 +191,7 @@ impl Lookout {
     }
 }
 
-/// Whether what a process runs was loaded without a library that it should have.
+/// Whether the program of a process was loaded without a library that it should have.
 #[derive(Debug, Default)]
 pub(crate) struct Lacking {
     /// Where the program's stack begins.
@@ -197,7 +200,8 @@ pub(crate) struct Lacking {
 }
 
 impl Lacking {
-    /// Looks at the process, once for every program that it runs; `library` ends the library's path.
+    /// Looks at the process, once for each program that it runs. The library's path ends in
+    /// `library`.
     pub(crate) fn look(&mut self, pid: u32, library: &Path) {
         let Some(stat) = Stat::of(pid as i32).filter(|stat| !stat.has_ended) else { return };
         if stat.stack != self.stack || matches!(self.has, None | Some(Has::NotYet)) {
@@ -205,13 +209,13 @@ impl Lacking {
         }
     }
 
-    /// Whether it was seen to lack the library.
+    /// Whether the program was seen to lack the library.
     pub(crate) fn is_certain(&self) -> bool {
         self.has == Some(Has::No)
     }
 }
 
-/// What is read from `/proc/PID/stat`.
+/// The parts of `/proc/PID/stat` that are used.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     name: String,
@@ -224,13 +228,14 @@ struct Stat {
     stack: u64,
 }
 
-/// Whether the process `pid` that began at `begun`, clock ticks since boot, still runs: a later one can have its number.
+/// Whether the process `pid` that began at `begun`, clock ticks since boot, still runs. A later
+/// process can have the same number.
 pub(crate) fn still_runs(pid: u32, begun: u64) -> bool {
     Stat::of(pid as i32).is_some_and(|stat| !stat.has_ended && stat.begun == begun)
 }
 
 impl Stat {
-    /// That of a process; `None` when there is none.
+    /// The status of a process; `None` when there is no such process.
     fn of(pid: i32) -> Option<Self> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         Self::parse(&String::from_utf8_lossy(&stat))
@@ -239,7 +244,7 @@ impl Stat {
     fn parse(text: &str) -> Option<Self> {
         let (start, fields) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-        // `proc(5)` counts from 1, and the state is its third.
+        // `proc(5)` counts fields from 1, and the state is its third.
         let number = |nth: usize| fields.get(nth - 3)?.parse::<u64>().ok();
         Some(Self {
             name: start.split_once('(')?.1.to_owned(),
@@ -251,7 +256,7 @@ impl Stat {
     }
 }
 
-/// Whether what `pid` runs has the library.
+/// Whether the program of `pid` has the library.
 fn has(pid: i32, library: Option<&Path>) -> Has {
     confirmed(|| match fs::read(format!("/proc/{pid}/maps")) {
         Ok(maps) => has_mapped(&maps, library.map(|library| library.as_os_str().as_bytes())),
@@ -260,8 +265,8 @@ fn has(pid: i32, library: Option<&Path>) -> Has {
     })
 }
 
-/// What `look` tells, and tells again if that is that there is no library: of a process that ends its mappings may
-/// be read in part, and it has none the next time.
+/// The answer of `look`, which is asked again if it says that there is no library: the mappings of
+/// a process that is ending may be read in part, and are gone at the next look.
 fn confirmed(mut look: impl FnMut() -> Has) -> Has {
     match look() {
         Has::No => look(),
@@ -269,8 +274,8 @@ fn confirmed(mut look: impl FnMut() -> Has) -> Has {
     }
 }
 
-/// The same, from its mappings. The loader maps what is preloaded before the C library, and the
-/// kernel maps `[vdso]` after the loader.
+/// Whether a program has the library, by its mappings. The loader maps preloaded libraries before
+/// the C library, and the kernel maps `[vdso]` after the loader.
 fn has_mapped(maps: &[u8], library: Option<&[u8]>) -> Has {
     const LOADERS: [&[u8]; 2] = [b"ld-", b"ld.so"];
     const C_LIBRARIES: [&[u8]; 3] = [b"libc.so", b"libc-", b"ld-musl"];
@@ -286,7 +291,7 @@ fn has_mapped(maps: &[u8], library: Option<&[u8]>) -> Has {
     if is_static || is_there(&C_LIBRARIES) { Has::No } else { Has::NotYet }
 }
 
-/// The unit in which the kernel tells processor time, ns.
+/// The unit in which the kernel reports processor time, ns.
 fn tick_ns() -> u64 {
     // SAFETY: `sysconf` reads a constant of the system.
     let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
@@ -343,7 +348,8 @@ mod tests {
         assert_eq!(Stat::parse("7 (a) S 1"), None);
     }
 
-    /// Programs as they were seen: name, whether it has the library, milliseconds.
+    /// The shortfall for programs as they were seen: name, whether it has the library,
+    /// milliseconds.
     fn shortfall(seen: &[(&str, Has, u64)]) -> Option<Shortfall> {
         let mut served = Served::default();
         for &(name, has, ms) in seen {

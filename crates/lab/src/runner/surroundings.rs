@@ -1,7 +1,7 @@
 //! What measured processes inherit from the harness: processors and the layout of addresses.
 //!
-//! Both are set on the thread that starts children, just before, and reset just after; children
-//! inherit them through `fork` and `exec`. So there is nothing to restore later.
+//! Both are set on the thread that starts children, just before, and reset just after. Children
+//! inherit them through `fork` and `exec`, so there is nothing to restore later.
 
 use std::process::{Child, Command};
 use std::sync::OnceLock;
@@ -23,16 +23,17 @@ pub(crate) struct Surroundings {
 
 static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
 
-/// Numbers of processors, as a person writes them.
+/// Numbers of processors, as a person would write them.
 pub(crate) fn listed(processors: &[usize]) -> String {
     let words: Vec<String> = processors.iter().map(usize::to_string).collect();
     words.join(", ")
 }
 
-/// Sets them for all processes measured from now on; the harness moves to the other processors.
+/// Sets the surroundings of all processes measured from now on. The harness moves to the other
+/// processors.
 ///
 /// # Errors
-/// When this process may not use such a processor.
+/// When this process may not use one of the processors.
 pub(crate) fn set_surroundings(surroundings: Surroundings) -> anyhow::Result<()> {
     if let Some(pin) = &surroundings.pin {
         let all = affinity()?;
@@ -52,7 +53,7 @@ pub(crate) fn set_surroundings(surroundings: Surroundings) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Starts `command` in its surroundings.
+/// Starts `command` in the surroundings that were set.
 pub(super) fn spawn(command: &mut Command) -> anyhow::Result<Child> {
     let surroundings = SURROUNDINGS.get().cloned().unwrap_or_default();
     let own = affinity()?;
@@ -62,7 +63,7 @@ pub(super) fn spawn(command: &mut Command) -> anyhow::Result<Child> {
     let personality = if surroundings.no_aslr { Some(fixed_addresses()?) } else { None };
     let child = command.spawn().context("starting the measured process");
     if let Some(before) = personality {
-        // SAFETY: sets what this process had before.
+        // SAFETY: restores this process's previous setting.
         unsafe { libc::personality(before) };
     }
     if surroundings.pin.is_some() {
@@ -71,7 +72,7 @@ pub(super) fn spawn(command: &mut Command) -> anyhow::Result<Child> {
     child
 }
 
-/// Makes programs started from here get the same addresses each time; returns the previous setting.
+/// Makes programs started from here get the same addresses each time. Returns the previous setting.
 fn fixed_addresses() -> anyhow::Result<libc::c_ulong> {
     // SAFETY: this argument asks and changes nothing.
     let before = unsafe { libc::personality(0xFFFF_FFFF) };
@@ -98,7 +99,7 @@ pub(crate) fn affinity() -> anyhow::Result<Vec<usize>> {
     Ok(cpus.filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
 }
 
-/// Keeps this thread and what it starts on `cpus`.
+/// Keeps this thread, and the processes that it starts, on `cpus`.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -118,7 +119,7 @@ pub(crate) fn pin_to(cpus: &[usize]) -> anyhow::Result<()> {
 /// Reads `1,2-5`.
 ///
 /// # Errors
-/// When it is no list of processors.
+/// When the text is no list of processors.
 pub(crate) fn parse_processors(text: &str) -> Result<Processors, String> {
     let number = |word: &str| {
         let cpu = word.trim().parse::<usize>().ok();

@@ -1,18 +1,19 @@
 //! Touches memory that the host would otherwise have to find when a measured process needs it.
 //!
 //! If the host of a virtual machine takes free memory back ([`environment::takes_memory_back`]),
-//! the first touch of it costs many times what it costs otherwise, and whoever is measured after a
-//! pause pays. So before each run a separate process ([`Held`]) touches as much as the run is going
-//! to need, and ends:
+//! the first touch of it costs many times as much as usual, and the contestant that is measured
+//! after a pause pays. So before each run a separate process ([`Held`]) touches as much memory as
+//! the run will need, and ends:
 //!
 //! ```text
 //!  touch ──► wait for the end of the host's pass ──► free ──► measured process
 //!             └ unless the run ends before the next one begins
 //! ```
 //!
-//! 1. What is freed last is allocated first, so the process gets what was touched.
-//! 2. At least [`PEACE`] lies between the end of a pass and the beginning of the next. What is held
-//!    during a pass is not free, and so is not taken.
+//! 1. Memory that is freed last is allocated first, so the measured process gets the touched
+//!    memory.
+//! 2. At least [`PEACE`] lies between the end of a pass and the beginning of the next. Memory that
+//!    is held during a pass is not free, and so is not taken.
 //! 3. All this is over before the measured process is started: none of its clocks and counters runs
 //!    yet.
 
@@ -25,25 +26,26 @@ use super::interrupted;
 use crate::environment;
 use crate::machine;
 
-/// The least that is warmed, bytes: this takes 13 ms when already warm, and most workloads need
-/// less.
+/// The least that is warmed, bytes. It takes 13 ms when already warm, and most workloads need less.
 const LEAST_BYTES: u64 = 256 << 20;
 
 /// Warmed in addition to what runs needed and a quarter of that: the harness's processor keeps some
 /// of the freed memory for itself. Of 256 MiB freed on one processor, another found 220 MiB.
 const KEPT_BY_PROCESSORS_BYTES: u64 = 64 << 20;
 
-/// At most one part in this many of the available memory is touched: more would push others out.
+/// At most one part in this many of the available memory is touched. More would push other
+/// processes out.
 const SHARE_OF_AVAILABLE: u64 = 4;
 
 /// How long after a pass Linux waits before it begins another (`PAGE_REPORTING_DELAY`).
 const PEACE: Duration = Duration::from_secs(2);
 
-/// A pass is over when the host has answered nothing for this long; within one its answers are some
-/// 30 ms apart.
+/// A pass is over when the host has answered nothing for this long. Within a pass its answers are
+/// some 30 ms apart.
 const PASS_IS_OVER: Duration = Duration::from_millis(100);
 
-/// If no pass has begun after this long, none was due: the next is [`PEACE`] after the next free.
+/// If no pass has begun after this long, none was due: the next comes [`PEACE`] after the next
+/// free.
 const NO_PASS_DUE: Duration = Duration::from_millis(2300);
 
 /// When memory is warmed before each run.
@@ -69,11 +71,11 @@ struct Need {
 #[derive(Clone, Copy, Debug)]
 struct Peace {
     until: Instant,
-    /// The host's count of answers when it began: when that changes, it is over.
+    /// The host's count of answers when the peace began. The peace is over when the count changes.
     answered: u64,
 }
 
-/// Warms memory, as much and at such moments as the runs so far suggest.
+/// Warms memory, as much of it and at such moments as the runs so far suggest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Warmth {
     /// Whether it warms at all.
@@ -90,7 +92,7 @@ pub(crate) struct Warmth {
 }
 
 impl Warmth {
-    /// For `cases` cases, on the machine whose files are below `root`.
+    /// Warmth for `cases` cases, on the machine whose files are below `root`.
     pub(crate) fn new(asked: WarmMemory, cases: usize, root: PathBuf) -> Self {
         let taken_back = environment::takes_memory_back(&root);
         let on = match asked {
@@ -122,13 +124,13 @@ impl Warmth {
         }
         let held = Held::start(bytes)?;
         self.most_bytes = self.most_bytes.max(held.bytes);
-        // A run longer than any peace should at least begin with one.
+        // A run that is longer than any peace should at least begin with one.
         self.wait_for_peace(need.time.min(PEACE - 2 * PASS_IS_OVER));
         drop(held);
         Ok(())
     }
 
-    /// Waits until no pass is to be expected for that long, if passes can be observed. Does not
+    /// Waits until no pass is to be expected for `lasting`, if passes can be observed. Does not
     /// sleep: a processor that has rested runs at a different speed for a while.
     fn wait_for_peace(&mut self, lasting: Duration) {
         let Some(mut answered) = environment::reports_answered(&self.root) else { return };
@@ -154,7 +156,7 @@ impl Warmth {
         self.peace = Some(Peace { until: since + PEACE, answered });
     }
 
-    /// What was done, for people; `None` if nothing was done and nothing was called for.
+    /// What was done, for people; `None` if nothing was done and nothing was needed.
     pub(crate) fn note(&self) -> Option<String> {
         let warmed = format!("{} MiB", self.most_bytes >> 20);
         match (self.taken_back, self.most_bytes) {
@@ -171,7 +173,7 @@ impl Warmth {
     }
 }
 
-/// How much is warmed for runs that need `needed_bytes`, bytes.
+/// How much to warm for runs that need `needed_bytes`, bytes.
 fn amount(needed_bytes: u64, available_bytes: u64) -> u64 {
     let wanted = needed_bytes.saturating_add(needed_bytes / 4 + KEPT_BY_PROCESSORS_BYTES);
     wanted.max(LEAST_BYTES).min(available_bytes / SHARE_OF_AVAILABLE)
@@ -218,7 +220,7 @@ mod tests {
         assert!((2 * PASS_IS_OVER..NO_PASS_DUE).contains(&for_the_pass), "{for_the_pass:?}");
         let in_peace = waited();
         assert!(in_peace < PASS_IS_OVER, "{in_peace:?}");
-        // After a pass that nobody saw begin, it is not known when the next one comes.
+        // If nobody saw the pass begin, it is not known when the next one comes.
         host.join().unwrap()(3);
         let for_nothing = waited();
         assert!(for_nothing > NO_PASS_DUE, "{for_nothing:?}");

@@ -1,4 +1,4 @@
-//! A running process: reads its pipe, samples its memory, sees its end.
+//! Watches a running process: reads its pipe, samples its memory, sees its end.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,21 +18,21 @@ use crate::measure::monotonic_ns;
 pub(super) struct Watch {
     /// Whose memory is sampled: the child, or the program that it launched.
     pub(super) pid: i32,
-    /// The same with what it has started.
+    /// The same process with its descendants.
     pub(super) tree: Tree,
     /// The child.
     pub(super) process: OwnedFd,
     pub(super) pipe: File,
     pub(super) line: Vec<u8>,
     pub(super) samples: Vec<Sample>,
-    /// Whether there is no program yet: the launcher's memory is not the program's.
+    /// Whether the program has not begun: the launcher's memory is not the program's.
     pub(super) launching: bool,
-    /// Who will look at the program that is launched.
+    /// Looks at the programs of the tree, once the program is launched.
     pub(super) lookout: Option<Lookout>,
 }
 
 impl Watch {
-    /// Samples until the process has ended (`None`) or must be ended (why).
+    /// Samples until the process has ended (`None`) or must be ended (the reason).
     pub(super) fn until_end(
         &mut self,
         every: Duration,
@@ -55,7 +55,8 @@ impl Watch {
             let seen =
                 unsafe { libc::ppoll(waiting.as_mut_ptr(), count, &timeout, std::ptr::null()) };
             if seen < 0 {
-                // A signal: what can be read comes first, since it may say that the program has begun.
+                // A signal came. The pipe is read before the flag is looked at, since it may say
+                // that the program has begun.
                 continue;
             }
             if waiting[0].revents != 0 {
@@ -69,7 +70,8 @@ impl Watch {
                 }
                 continue;
             }
-            // Before the flag is looked at: an interruption is the program's once it has begun.
+            // Before the flag is looked at: once the program has begun, an interruption is the
+            // program's.
             if self.launching {
                 self.find_program();
             }
@@ -90,7 +92,7 @@ impl Watch {
         }
     }
 
-    /// Watches the program from the moment it has been executed.
+    /// Watches the program once it has been executed.
     fn find_program(&mut self) {
         let mut records = serde_json::Deserializer::from_slice(&self.line).into_iter();
         if let Some(Ok(ChildRecord::Started { pid })) = records.next()
