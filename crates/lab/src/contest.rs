@@ -6,13 +6,13 @@
 //!  round 2: …                                      └ Run { case, contestant, round, figures }
 //! ```
 //!
-//! Two contestants are controls. *Again* is the reference under a second name: what it shows
-//! against the reference is noise. *Planted* is the reference with a known slowness: a contest that
-//! does not detect it could not have detected a real difference of that size either.
+//! Two contestants are controls. *Again* is the reference under a second name: any difference
+//! between the two is noise. *Planted* is the reference with a known slowness: a contest that does
+//! not detect it could not have detected a real difference of that size either.
 //!
-//! 1. Ratios pair runs of one round of one case, which are moments apart.
+//! 1. A ratio pairs two runs of the same case and round, which are moments apart.
 //! 2. A contestant that breaks in a case is not run in that case again, and is reported by name.
-//! 3. Ctrl-C ends the contest early; what complete rounds measured is kept.
+//! 3. Ctrl-C ends the contest early. The measurements of complete rounds are kept.
 
 pub(crate) mod analysis;
 pub(crate) mod assertion;
@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// An allocator may be this many times slower than the reference.
 const PATIENCE_FACTOR: u32 = 20;
 
-/// What is looked at besides time and memory, in a separate run for each case and subject.
+/// What to look at besides time and memory, in a separate run for each case and subject.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looks {
     /// Single operations are timed.
@@ -87,7 +87,7 @@ pub(crate) struct Contestant {
 }
 
 impl Contestant {
-    /// Whether it is there only to show how far the figures can be trusted.
+    /// Whether the contestant only shows how far the figures can be trusted.
     fn is_control(&self) -> bool {
         matches!(self.role, Role::Again | Role::Planted)
     }
@@ -113,9 +113,9 @@ pub(crate) struct Contest {
     pub(crate) rounds: Rounds,
     /// Seed of the shuffles.
     pub(crate) seed: u64,
-    /// What else is looked at.
+    /// What else to look at.
     pub(crate) looks: Looks,
-    /// Whether a failing program is measured all the same.
+    /// Whether a program that fails is measured all the same.
     pub(crate) ignore_failure: bool,
     /// How long one process may take; by default derived from the reference's time.
     pub(crate) timeout: Option<Duration>,
@@ -160,7 +160,7 @@ impl Contest {
         contestants
     }
 
-    /// Runs it.
+    /// Runs the contest.
     ///
     /// # Errors
     /// When no process can be started at all, or the reference breaks in every case.
@@ -201,11 +201,11 @@ impl Contest {
         Ok(results)
     }
 
-    /// Reads every library once. What the reference runs is in memory after the warm-up; in the first round whoever
-    /// is preloaded would wait for the disk alone.
+    /// Reads every library once. After the warm-up the reference's files are in memory; in the
+    /// first round a preloaded subject alone would wait for the disk.
     fn read_libraries(&self) {
         for library in self.contestants.iter().filter_map(|who| who.subject.library.as_ref()) {
-            // If it cannot be read, its runs tell.
+            // If a library cannot be read, its runs will say so.
             let _ = std::fs::read(library);
         }
     }
@@ -321,8 +321,8 @@ impl Contest {
         Ok(())
     }
 
-    /// Runs a case on a contestant. Returns nothing when it broke, which is noted, or when the user
-    /// interrupted it.
+    /// Runs a case on a contestant. Returns nothing when the contestant broke, which is noted, or
+    /// when the user interrupted the run.
     fn attempt(
         &self,
         index: usize,

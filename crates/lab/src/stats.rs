@@ -1,6 +1,6 @@
 //! Paired ratios, bootstrap intervals, and when two subjects are the same.
 //!
-//! Two subjects are compared round by round: both run once in each round, moments apart, so what
+//! Two subjects are compared round by round. Both run once in each round, moments apart, so what
 //! slows the whole machine for a while cancels out in their ratio. The statistic is the median of
 //! the per-round ratios; its interval is the expanded percentile bootstrap's (Efron 1979;
 //! Hesterberg, "What Teachers Should Know About the Bootstrap", 2015), see [`interval`].
@@ -62,10 +62,10 @@ impl Ratio {
         Some(Self { value, low, high, spread: spread(ratios, value), rounds: ratios.len() })
     }
 
-    /// What is shown. Equality: the whole interval lies within [`SAME_SHARE`] of one. A difference:
-    /// the interval excludes one, and the effect is larger than `noise`, the
-    /// [`noise_floor`](Self::noise_floor) of a subject against itself. Nothing with fewer than
-    /// [`LEAST_ROUNDS`], or where no floor is known.
+    /// What the ratio shows. Equality: the whole interval lies within [`SAME_SHARE`] of one. A
+    /// difference: the interval excludes one, and the effect is larger than `noise`, the
+    /// [`noise_floor`](Self::noise_floor) of a subject against itself. With fewer than
+    /// [`LEAST_ROUNDS`], or if no floor is known, it shows nothing.
     pub(crate) fn verdict(&self, noise: f64) -> Verdict {
         let beyond_noise = (self.value - 1.0).abs() > noise;
         if self.rounds < LEAST_ROUNDS || !noise.is_finite() {
@@ -81,9 +81,10 @@ impl Ratio {
         }
     }
 
-    /// For a subject against itself: the difference that its rounds could show by chance. Based on
-    /// the median and its spread, not on the ends, since one disturbed round says nothing about the
-    /// others. Fewer than [`LEAST_ROUNDS`] bound nothing: a single one has no spread at all.
+    /// For a subject against itself: the difference that its rounds could show by chance. It is
+    /// based on the median and its spread and not on the ends, since one disturbed round says
+    /// nothing about the others. Fewer than [`LEAST_ROUNDS`] bound nothing: a single round has no
+    /// spread at all.
     pub(crate) fn noise_floor(&self) -> f64 {
         if self.rounds < LEAST_ROUNDS {
             return f64::INFINITY;
@@ -114,10 +115,11 @@ pub(crate) fn geometric_mean(values: &[f64]) -> Option<f64> {
 
 /// The interval of the median of `ratios`, with the [`confidence`] for their number.
 ///
-/// With fewer than six values it is the smallest and the largest: a bootstrap of so few values
-/// would claim more than they can show. With six or more it is the percentile bootstrap with its
-/// tails moved outward as Hesterberg advises: plain percentiles of few values are too narrow, by
-/// the factor √((n−1)/n) and because they take a normal quantile where Student's belongs.
+/// With fewer than six values the interval reaches from the smallest to the largest: a bootstrap of
+/// so few values would claim more than they can show. With six or more it is the percentile
+/// bootstrap with its tails moved outward, as Hesterberg advises. Plain percentiles of few values
+/// are too narrow, by the factor √((n−1)/n) and because they take a normal quantile where Student's
+/// belongs.
 fn interval(ratios: &[f64]) -> (f64, f64) {
     let mut sorted = ratios.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -142,9 +144,9 @@ fn interval(ratios: &[f64]) -> (f64, f64) {
     (at(tail), at(1.0 - tail))
 }
 
-/// The 95 % half-width of the median of values with the median absolute deviation of `ratios`:
-/// 1.4826 times that is a standard deviation, and the median of a normal sample strays 1.2533 times
-/// as far as its mean.
+/// The 95 % half-width of the median of values with the median absolute deviation of `ratios`.
+/// 1.4826 times that deviation is a standard deviation, and the median of a normal sample strays
+/// 1.2533 times as far as its mean.
 fn spread(ratios: &[f64], middle: f64) -> f64 {
     let deviations: Vec<f64> = ratios.iter().map(|ratio| (ratio - middle).abs()).collect();
     let deviation = 1.4826 * median(&deviations).unwrap_or(0.0);
@@ -295,14 +297,14 @@ mod tests {
         assert_eq!(wide.verdict(0.0), Verdict::Undecided);
         let around_one = Ratio { low: 0.985, high: 1.015, ..ratio };
         assert_eq!(around_one.verdict(0.0), Verdict::Same);
-        // Shown to be below one, but by so little that it does not matter.
+        // Shown to be below one, but by too little to matter.
         let little = Ratio { value: 0.99, low: 0.985, high: 0.995, ..ratio };
         assert_eq!(little.verdict(0.0), Verdict::Same);
         // No further from one than the reference is from itself, but not shown to be at one.
         let biased = Ratio { value: 1.05, low: 1.04, high: 1.06, ..ratio };
         assert_eq!(biased.verdict(0.06), Verdict::Undecided);
         assert!((ratio.noise_floor() - 0.06).abs() < 1e-12);
-        // No floor means that none is known, not that it is zero.
+        // Infinity means that no floor is known, not that it is zero.
         assert_eq!(Ratio::of(&[1.0]).unwrap().noise_floor(), f64::INFINITY);
         assert_eq!(Ratio::of(&[1.0, 1.0]).unwrap().noise_floor(), f64::INFINITY);
         for shown in [ratio, around_one] {
@@ -316,7 +318,8 @@ mod tests {
         let floor = |ratios: &[f64]| Ratio::of(ratios).unwrap().noise_floor();
         let disturbed: Vec<f64> = calm.iter().copied().chain([2.5]).collect();
         assert!(floor(&disturbed) < 2.0 * floor(&calm) + 0.01);
-        // A floor that holds: the reference against itself stays below it as often as it claims.
+        // The floor holds: the reference against itself stays below it as often as the floor
+        // claims.
         let mut random = fastrand::Rng::with_seed(5);
         let within = (0..400)
             .filter(|_| {

@@ -12,7 +12,7 @@ use crate::stats::{self, Ratio, Verdict};
 /// The name of the rows over all cases.
 pub(crate) const ALL_CASES: &str = "all";
 
-/// How work other than the reference's shows.
+/// How other work than the reference's shows.
 const OTHER_WORK: &str = "checksum or exit code differs";
 
 /// A figure that contestants are compared by.
@@ -33,7 +33,7 @@ pub(crate) enum Metric {
 }
 
 impl Metric {
-    /// All of them.
+    /// All metrics.
     pub(crate) const ALL: [Self; 6] =
         [Self::Time, Self::Cpu, Self::Peak, Self::Memory, Self::Mean, Self::Faults];
 
@@ -61,7 +61,7 @@ impl Metric {
         }
     }
 
-    /// The figure of a run; `None` when it was not measured.
+    /// The figure of a run; `None` if it was not measured.
     pub(crate) fn of(self, run: &Run) -> Option<f64> {
         match self {
             Self::Time => Some(run.time_ns),
@@ -92,13 +92,13 @@ impl<'a> Analysis<'a> {
         self.results.runs.iter().filter(mine)
     }
 
-    /// Why a contestant broke in a case, if it did: then its earlier runs do not count either.
+    /// Why a contestant broke in a case, if it did. Its earlier runs then do not count either.
     fn broken(&self, case: usize, contestant: usize) -> Option<&'a str> {
         let mine = |broken: &&Broken| broken.case == case && broken.contestant == contestant;
         self.results.broken.iter().find(mine).map(|broken| broken.why.as_str())
     }
 
-    /// In how many cases a contestant broke, out of one or all.
+    /// In how many cases a contestant broke, of one case or of all.
     pub(crate) fn breaks(&self, case: Option<usize>, contestant: usize) -> usize {
         let cases = case.map_or(0..self.contest.cases.len(), |case| case..case + 1);
         cases.filter(|&case| self.broken(case, contestant).is_some()).count()
@@ -108,9 +108,9 @@ impl<'a> Analysis<'a> {
     /// are over all cases: the geometric mean over those cases of a round that the reference did. A
     /// contestant that broke in one of them has no ratio: the rest would flatter it.
     ///
-    /// Nor is there one if some round has none, because a figure was not measured there or is a
-    /// multiple of zero: which rounds those are depends on the figure, so the others would flatter
-    /// somebody, too.
+    /// There is no ratio either if some round has none, because a figure was not measured there or
+    /// is a multiple of zero. Which rounds those are depends on the figure, so the others would
+    /// flatter somebody, too.
     pub(crate) fn ratios(
         &self,
         metric: Metric,
@@ -141,8 +141,8 @@ impl<'a> Analysis<'a> {
         (0..rounds).filter_map(of_round).collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// Per-round values of one contestant; over all cases the geometric mean of each round. None if
-    /// it broke, or was not measured in some round.
+    /// Per-round values of one contestant; over all cases, the geometric mean of each round. None
+    /// if the contestant broke, or was not measured in some round.
     pub(crate) fn values(&self, metric: Metric, case: Option<usize>, of: usize) -> Vec<f64> {
         if self.breaks(case, of) > 0 {
             return Vec::new();
@@ -156,7 +156,7 @@ impl<'a> Analysis<'a> {
         (0..self.results.rounds).filter_map(of_round).collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// What a round shows in `cases` together, the geometric mean of what `figure` makes of the
+    /// What a round shows in `cases` together: the geometric mean of what `figure` makes of the
     /// runs in each. `None` if the round is incomplete there, `Some(None)` if it shows nothing.
     fn of_round(
         &self,
@@ -169,7 +169,7 @@ impl<'a> Analysis<'a> {
         };
         let figures: Vec<Option<f64>> = cases.iter().map(of_case).collect::<Option<_>>()?;
         Some(match &figures[..] {
-            // As it is: a logarithm would round it, and zero has none.
+            // One value stays as it is: a logarithm would round it, and zero has none.
             [one] => *one,
             all => all
                 .iter()
@@ -184,7 +184,7 @@ impl<'a> Analysis<'a> {
         Ratio::of(&self.ratios(metric, case, of, 0))
     }
 
-    /// The noise floor, as printed: no verdict may rest on less. Without the control everything may
+    /// The noise floor, as printed. No verdict may rest on less. Without the control everything may
     /// be noise.
     fn noise(&self, metric: Metric, case: Option<usize>) -> f64 {
         self.of_role(Role::Again)
@@ -308,7 +308,7 @@ impl<'a> Analysis<'a> {
         self.runs(case, contestant).map(|run| run.failed_allocations).max().unwrap_or(0)
     }
 
-    /// Whether a contestant did not do what the reference did.
+    /// Whether a contestant did other work than the reference.
     fn did_other_work(&self, case: usize, contestant: usize) -> bool {
         let Some(reference) = self.runs(case, 0).next() else { return false };
         self.runs(case, contestant)
@@ -316,7 +316,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// Why the figures of a contestant, in one case or all, say nothing beside the reference's
-    /// although it did not break: what was not allocated took no time and no memory.
+    /// although it did not break: an allocation that failed took no time and no memory.
     pub(crate) fn incomparable(&self, case: Option<usize>, contestant: usize) -> Option<String> {
         let mut cases = case.map_or(0..self.contest.cases.len(), |case| case..case + 1);
         cases.find_map(|case| {

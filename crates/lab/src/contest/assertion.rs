@@ -1,5 +1,4 @@
-//! `--assert`: a claim that a script can rely on, since it is decided by the interval and not by
-//! luck.
+//! `--assert`: a claim that a script can rely on, since the interval decides it and not luck.
 //!
 //! ```text
 //!  claim  := side ("<" | "<=" | ">" | ">=") side
@@ -9,11 +8,11 @@
 //! ```
 //!
 //! `rss` and `memory` are the figure by which the table judges memory: the peak plus what any
-//! process has resident, unless the workload names another figure; `peak` is the peak above the
-//! harness's own. Where the workload's figure is a ratio, its limit has no unit. Without a case the claim
-//! is about all of them (geometric mean of each round).
+//! process has resident, unless the workload names another figure. `peak` is the peak above the
+//! harness's own. If the workload's figure is a ratio, its limit has no unit. Without a case the
+//! claim is about all of them (geometric mean of each round).
 //!
-//! A claim holds when the whole interval of its paired quotient lies on its side and fails when it
+//! A claim holds when the whole interval of its paired quotient lies on its side, and fails when it
 //! lies on the other. It is undecided when the interval spans the limit, with fewer than
 //! [`LEAST_ROUNDS`], or when a side broke in one of its cases or did other work than the reference.
 
@@ -26,12 +25,12 @@ use super::analysis::{Analysis, Metric};
 use crate::bench::Memory;
 use crate::stats::Ratio;
 
-/// What a side can be, for the messages about one that is something else.
+/// What a side can be, for messages about a side that is something else.
 const FORMS: &str = "and a side is `rss(hectare)`, `0.9*rss(system)`, `time(system, redis)` for one case, or a \
                      number with its unit like `5 ms` or `64 MiB`";
 
-/// Fewer rounds decide no claim: by chance alone the ratios of three all lie on the same side of
-/// the limit one time in four, those of five one time in sixteen.
+/// Fewer rounds decide no claim. By chance alone the ratios of three rounds all lie on the same
+/// side of the limit one time in four, those of five one time in sixteen.
 pub(crate) const LEAST_ROUNDS: usize = 5;
 
 /// A parsed claim.
@@ -95,7 +94,7 @@ enum Side {
         subject: String,
         case: Option<String>,
     },
-    /// A number, and what its unit measures if it has one; without a unit it is in ns, bytes or
+    /// A number, and what its unit measures if it has one. Without a unit it is in ns, bytes or
     /// faults.
     Number(f64, Option<Dimension>),
 }
@@ -145,12 +144,12 @@ impl std::fmt::Display for Claim {
 }
 
 impl Claim {
-    /// Checks that the contest knows every name in the claim, and that its limit is of what the cases
-    /// are judged by.
+    /// Checks that the contest knows every name in the claim, and that the claim's limit has the
+    /// dimension by which the cases judge memory.
     ///
     /// # Errors
-    /// When it does not; the message lists the names. When some case judges memory by a ratio, and the
-    /// claim gives a limit in bytes, or is about others, too.
+    /// When a name is unknown; the message lists the names. When some case judges memory by a
+    /// ratio, and the claim gives a limit in bytes or covers other cases, too.
     pub(crate) fn check(&self, contest: &Contest) -> anyhow::Result<()> {
         for side in [&self.left, &self.right] {
             side.indices(contest).with_context(|| format!("--assert `{self}`"))?;
@@ -180,8 +179,8 @@ impl Claim {
         Ok(())
     }
 
-    /// What keeps the claim undecided whatever the figures say: an allocator of it broke, or did
-    /// not do the reference's work, in a case which the claim is about.
+    /// What keeps the claim undecided whatever the figures say: one of its allocators broke, or did
+    /// not do the reference's work, in a case that the claim is about.
     ///
     /// # Errors
     /// When a name is unknown.
@@ -203,9 +202,9 @@ impl Claim {
         Ok(None)
     }
 
-    /// Decides the claim; the quotient left/right with its interval comes with it. Nothing when
-    /// some round has no quotient (a program ended before its memory could be sampled, a multiple of
-    /// zero), or an [obstacle](Self::obstacle) hides it.
+    /// Decides the claim, and returns the decision with the quotient left/right and its interval.
+    /// Nothing when some round has no quotient (a program ended before its memory could be sampled,
+    /// a multiple of zero), or an [obstacle](Self::obstacle) hides it.
     ///
     /// # Errors
     /// When a name is unknown.
@@ -287,7 +286,8 @@ impl Side {
     }
 }
 
-/// The characters outside of parentheses, with their places: the names inside may contain any.
+/// The characters outside of parentheses, with their positions. A name inside may contain any
+/// character.
 fn outside(text: &str) -> impl Iterator<Item = (usize, char)> {
     let mut depth = 0;
     text.char_indices().filter(move |&(_, c)| {
@@ -296,7 +296,7 @@ fn outside(text: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
-/// What follows the parenthesis that closes one which is open at the beginning of `text`.
+/// The text behind the parenthesis that closes the one open at the beginning of `text`.
 fn behind(text: &str) -> &str {
     let mut depth = 1;
     let closes = |c| {
@@ -310,7 +310,7 @@ fn side(text: &str) -> anyhow::Result<Side> {
     let text = text.trim();
     let Some((before, inside)) = text.split_once('(') else { return number(text) };
     let rest = behind(inside);
-    // (A name may have a parenthesis that closes none.)
+    // (A name may contain a closing parenthesis that matches none.)
     let is_name = rest.ends_with(')') && !rest.contains('(');
     ensure!(rest.is_empty() || is_name, "`{rest}` stands after a figure, {FORMS}");
     let inside = inside.strip_suffix(')').context("a closing parenthesis is missing")?;
@@ -384,7 +384,7 @@ mod tests {
             "64 MiB > mean(x)".parse::<Claim>().unwrap().left,
             Side::Number(64.0 * 1024.0 * 1024.0, Some(Dimension::Memory))
         );
-        // Names of cases contain what compares outside of them.
+        // Names of cases contain characters that are comparisons outside of names.
         let claim: Claim =
             "time(a, w, kind=x <(1)>) >= 2*time(b, w, kind=x <(1)>)".parse().unwrap();
         assert_eq!(claim.left, figure(1.0, Metric::Time, "a", Some("w, kind=x <(1)>")));

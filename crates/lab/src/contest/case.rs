@@ -114,7 +114,7 @@ impl Case {
         }
     }
 
-    /// The least that a run needs, as far as known before any run, bytes.
+    /// The least memory that a run needs, as far as known before any run, bytes.
     pub(super) fn known_bytes(&self) -> u64 {
         let written = match &self.work {
             Work::Bench { name, parameters } => match bench::find(name) {
@@ -138,10 +138,11 @@ impl Case {
     }
 
     /// The time of a run that the planted slowness is a share of, ns. A workload or a program loses
-    /// it once, so that is the run's time. A replay loses it in its operations, on the threads that
-    /// do them, so that is the time that all threads worked, which exceeds the run's when they work
-    /// in parallel. They can do so on at most as many processors as there are, so it is bounded by
-    /// the processor time, which in turn includes the time they waited for each other.
+    /// the slowness once, so this is the run's time. A replay loses it in its operations, on the
+    /// threads that do them, so this is the time that all threads worked, which exceeds the run's
+    /// time when they work in parallel. No more threads can work in parallel than there are
+    /// processors, so the sum is bounded by the processor time, which in turn includes the time
+    /// that threads waited for each other.
     pub(super) fn work_ns(&self, run: &Run) -> f64 {
         match self.work {
             Work::Trace { .. } => {
@@ -223,7 +224,7 @@ fn span(samples: &[Sample]) -> (u64, u64) {
 }
 
 /// The samples of a window, and its end. Several stretches are joined into one, above the baseline
-/// of the first: neither the time nor the memory between them is the workload's.
+/// of the first. Neither the time nor the memory between stretches is the workload's.
 fn within(window: &WindowRecord, samples: &[Sample]) -> (Vec<Sample>, u64) {
     if window.stretches.is_empty() {
         return (samples.to_vec(), window.end_ns);
@@ -272,7 +273,7 @@ mod tests {
                 .to_vec();
         let mut window = WindowRecord { end_ns: 120, baseline_bytes: 100, ..Default::default() };
         assert_eq!(within(&window, &samples), (samples.clone(), 120), "one stretch");
-        // While decoding the second stretch, the harness takes a hundred more bytes.
+        // The harness takes a hundred more bytes while it decodes the second stretch.
         window.stretches = [(0, 25, 100), (100, 120, 200)]
             .map(|(start_ns, end_ns, baseline_bytes)| Stretch { start_ns, end_ns, baseline_bytes })
             .to_vec();

@@ -1,4 +1,4 @@
-//! The results of a contest: the figures of every run, and who broke.
+//! The results of a contest: the figures of every run, and which contestants broke.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use crate::runner::{Measured, Served, Shortfall, Warmth};
 use crate::subject::Subject;
 
 /// What any program has resident before it allocates (code, stack, C library), bytes. It is part of
-/// every program, and so of every ratio by which memory is judged; without it a heap of size zero
-/// would make all others infinitely large. `hectare run -- true` shows about this.
+/// every program, and so of every ratio that judges memory. Without it a heap of size zero would
+/// make all others infinitely large. `hectare run -- true` shows about this.
 const PROCESS_BYTES: f64 = 2_097_152.0;
 
 /// The figures of one run.
@@ -27,8 +27,8 @@ pub(crate) struct Run {
     pub(crate) time_ns: f64,
     /// Processor time, ns.
     pub(crate) cpu_ns: f64,
-    /// Resident before the work began: the harness, and what the subject brought with it, bytes;
-    /// 0 for programs.
+    /// Resident before the work began: the harness, and the memory that the subject brought with
+    /// it, bytes. 0 for programs.
     pub(crate) baseline_bytes: f64,
     /// Resident when the process began, bytes.
     pub(crate) start_bytes: f64,
@@ -36,10 +36,11 @@ pub(crate) struct Run {
     pub(crate) peak_bytes: f64,
     /// The figure by which the case judges memory: the peak, unless its workload names another.
     pub(crate) memory: f64,
-    /// How much of that is not measured memory but stands for a process without a heap
+    /// The part of that which is not measured memory but stands for a process without a heap
     /// ([`PROCESS_BYTES`]), bytes.
     pub(crate) added_bytes: f64,
-    /// Time-weighted mean of resident memory, likewise, bytes; `None` when too short to sample.
+    /// Time-weighted mean of resident memory, likewise, bytes; `None` if the run was too short to
+    /// sample.
     pub(crate) mean_bytes: Option<f64>,
     /// Page faults, minor and major.
     pub(crate) faults: u64,
@@ -72,7 +73,7 @@ pub(crate) struct Broken {
     pub(crate) contestant: usize,
     /// Why.
     pub(crate) why: String,
-    /// Whether its exit code says so; `--ignore-failure` then measures it.
+    /// Whether its exit code is the reason. `--ignore-failure` measures such a program.
     pub(crate) by_exit: bool,
 }
 
@@ -94,7 +95,7 @@ pub(crate) struct Latency {
 pub(crate) struct Results {
     /// Every run.
     pub(crate) runs: Vec<Run>,
-    /// Who broke.
+    /// The contestants that broke.
     pub(crate) broken: Vec<Broken>,
     /// Latencies, when asked for.
     pub(crate) latencies: Vec<Latency>,
@@ -113,7 +114,8 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// Notes whether a program had the library of `subject`; why nothing was measured if it had not.
+    /// Notes whether a program had the library of `subject`. Returns why nothing was measured if it
+    /// had not.
     pub(super) fn not_served(
         &mut self,
         case: usize,
@@ -132,8 +134,9 @@ impl Results {
         }
     }
 
-    /// Leaves out the round that an interruption cut, unless there is no other: some cases would
-    /// have a round more than the report says, and a verdict where it says that there is none.
+    /// Leaves out the round that an interruption cut, unless there is no other. Otherwise some
+    /// cases would have a round more than the report says, and a verdict where it says that there
+    /// is none.
     pub(super) fn drop_incomplete_round(&mut self) {
         if self.rounds > 0 {
             self.runs.retain(|run| run.round < self.rounds);
@@ -159,7 +162,7 @@ impl Results {
                 for point in &mut run.curve {
                     point[1] += brought;
                 }
-                // It becomes a share of live memory, like what the workload saw.
+                // The difference becomes a share of live memory, like the workload's own figure.
                 let divisor = match memory {
                     Memory::Ratio { live, .. } => run.more.get(live).copied(),
                     Memory::Peak | Memory::Figure(_) => None,
@@ -177,7 +180,7 @@ impl Results {
         }
     }
 
-    /// Whether a contestant broke in a case; the controls share the reference's fate.
+    /// Whether a contestant broke in a case. The controls share the reference's fate.
     pub(super) fn is_out(
         &self,
         case: usize,

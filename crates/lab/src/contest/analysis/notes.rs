@@ -1,5 +1,5 @@
-//! What a reader must know besides the rows, in words: what the controls showed, who broke, who did
-//! different work, how much the machine was disturbed.
+//! What the reader must know besides the rows, in words: what the controls showed, who broke, who
+//! did different work, how much the machine was disturbed.
 
 use super::{Analysis, Metric, OTHER_WORK};
 use crate::contest::{LEAST_ROUNDS, PLANTED_SHARE, Role};
@@ -8,7 +8,7 @@ use crate::say::counted;
 use crate::stats::{self, Verdict};
 
 impl Analysis<'_> {
-    /// What the controls showed, who broke, and what else a reader must know.
+    /// What the controls showed, who broke, and what else the reader must know.
     pub(super) fn notes(&self, cpus: usize) -> Vec<String> {
         let mut notes = Vec::new();
         let whole = if self.contest.cases.len() == 1 { Some(0) } else { None };
@@ -73,8 +73,8 @@ impl Analysis<'_> {
         notes
     }
 
-    /// A note if nothing is decided because the reference was not measured against itself. Too few
-    /// rounds for anybody are another note's matter.
+    /// A note if nothing is decided because the reference was not measured against itself. Another
+    /// note covers too few rounds.
     fn undecided_note(&self, whole: Option<usize>) -> Option<String> {
         if self.results.rounds < LEAST_ROUNDS {
             return None;
@@ -102,9 +102,8 @@ impl Analysis<'_> {
         let planted = self.of_role(Role::Planted)?;
         let ratio = self.ratio(Metric::Time, whole, planted)?;
         let seen = ratio.verdict(self.noise(Metric::Time, whole)) == Verdict::More;
-        // Nothing was planted where the reference broke. The size was fixed by one run of the
-        // warm-up, which may have been disturbed; so its share is computed from the times measured
-        // since.
+        // Nothing was planted where the reference broke. One run of the warm-up fixed the slowness,
+        // and may have been disturbed, so its share is computed from the times measured since.
         let factors: Vec<f64> = (0..self.contest.cases.len())
             .filter(|&case| self.runs(case, planted).next().is_some())
             .filter_map(|case| {
@@ -130,7 +129,7 @@ impl Analysis<'_> {
         ))
     }
 
-    /// Programs of which a part had another allocator, or of which nobody knows.
+    /// Programs that another allocator served in part, or of which nobody knows.
     fn not_served(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (index, case) in self.contest.cases.iter().enumerate() {

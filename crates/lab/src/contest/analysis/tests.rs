@@ -57,7 +57,7 @@ fn run(case: usize, contestant: usize, round: usize, time_ns: f64, peak_bytes: f
     }
 }
 
-/// Eight rounds on a machine that slows down to half its speed in the middle: the pairs must not be
+/// Eight rounds on a machine that slows down to half its speed in the middle. The pairs must not be
 /// affected.
 fn results(cases: usize, again: f64, planted: f64) -> Results {
     let mut results = Results { rounds: 8, planted_ns: vec![10.0; cases], ..Results::default() };
@@ -100,10 +100,10 @@ fn the_planted_slowness_is_told_seen_or_not_seen() {
     let contest = contest(1);
     let seen = report(&contest, &results(1, 1.0, 1.1));
     assert!(seen.notes.iter().any(|note| note.starts_with("planted slowness seen")));
-    // No slowness where one was planted: the report must not stay quiet.
+    // No slowness shows where one was planted: the report must not stay quiet.
     let unseen = report(&contest, &results(1, 1.0, 0.99));
     assert!(unseen.notes.iter().any(|note| note.starts_with("planted slowness NOT SEEN")));
-    // A bias of the reference against itself as large as the effect hides it too.
+    // A bias of the reference against itself, as large as the effect, hides it, too.
     let biased = report(&contest, &results(1, 1.2, 1.1));
     assert!(biased.notes.iter().any(|note| note.starts_with("planted slowness NOT SEEN")));
 }
@@ -124,7 +124,7 @@ fn a_round_that_was_cut_decides_nothing() {
     for row in cut.rows.iter().filter(|row| row.subject == "fast") {
         assert_eq!(row.figures["time_verdict"], "undecided", "{}", row.workload);
     }
-    // What there is of a first round is told.
+    // The report tells what there is of a first round.
     results.runs.retain(|run| run.round == 0 && run.case == 0);
     results.rounds = 0;
     results.drop_incomplete_round();
@@ -140,12 +140,12 @@ fn what_was_planted_is_told_of_the_cases_that_ran() {
     let report = report(&contest, &results);
     let note = report.notes.iter().find(|note| note.starts_with("planted slowness")).unwrap();
     assert!(note.ends_with("1.100 planted"), "{note}");
-    // A warm-up that something disturbed made it larger than it was meant to be.
+    // A disturbed warm-up made the slowness larger than intended.
     results.planted_ns[0] = 30.0;
     let report = self::report(&contest, &results);
     let note = report.notes.iter().find(|note| note.starts_with("planted slowness")).unwrap();
     assert!(note.contains("1.300 planted"), "{note}");
-    // That it was seen says nothing about what was meant.
+    // Seeing it says nothing about the size that was intended.
     assert!(note.contains("seen: ") && note.contains("smaller differences may go"), "{note}");
 }
 
@@ -242,7 +242,7 @@ fn who_has_no_run_where_the_reference_has_one_has_no_ratio_over_all() {
     results.runs.retain(|run| run.contestant != 1 || run.case == 0);
     let analysis = Analysis::new(&contest, &results);
     assert_eq!(analysis.ratios(Metric::Time, None, 1, 0), Vec::<f64>::new());
-    // Where the reference has none, there is nothing to compare with.
+    // If the reference has no runs, there is nothing to compare with.
     results.runs.retain(|run| run.contestant != 0 || run.case == 0);
     let analysis = Analysis::new(&contest, &results);
     assert_eq!(analysis.ratios(Metric::Time, None, 1, 0).len(), 8);
@@ -311,7 +311,7 @@ fn no_faults_at_all_are_a_figure() {
 fn what_was_measured_in_some_rounds_alone_has_no_ratio() {
     let contest = contest(1);
     let mut results = results(1, 1.0, 1.1);
-    // Only the longest runs are looked at often enough.
+    // Only the longest runs are sampled often enough.
     for run in results.runs.iter_mut().filter(|run| (3..6).contains(&run.round)) {
         run.mean_bytes = Some(run.peak_bytes);
     }
@@ -326,7 +326,8 @@ fn what_was_measured_in_some_rounds_alone_has_no_ratio() {
 fn the_noise_floor_told_is_of_the_memory_that_the_table_compares() {
     let contest = contest(1);
     let mut results = results(1, 1.0, 1.1);
-    // As for a workload with next to no memory of its own: the process's is part of the ratio.
+    // As for a workload with next to no memory of its own: the process's memory is part of the
+    // ratio.
     for run in &mut results.runs {
         run.peak_bytes *= if run.contestant == 2 { 3.0 } else { 1.0 };
         run.memory = run.peak_bytes + 2_097_152.0;
@@ -340,7 +341,7 @@ fn the_noise_floor_told_is_of_the_memory_that_the_table_compares() {
 #[test]
 fn without_the_control_nothing_is_decided() {
     let contest = contest(2);
-    // No round of it in one case, two in the other.
+    // The subject has no round in one case, and two in the other.
     let mut results = results(2, 1.0, 1.1);
     results.runs.retain(|run| run.contestant != 2 || (run.case == 1 && run.round < 2));
     let report = report(&contest, &results);
@@ -414,7 +415,7 @@ fn a_limit_in_bytes_is_not_one_of_a_ratio() {
     use crate::contest::assertion::Claim;
     let mut contest = contest(2);
     let parameters = Parameters::new(1, 1);
-    // Judged by what is resident over what is live.
+    // The case judges memory by the ratio of resident to live.
     contest.cases[1].work = Work::Bench { name: "phases".to_owned(), parameters };
     for (text, is_sound) in [
         ("rss(fast, case1) < 3KiB", false),
