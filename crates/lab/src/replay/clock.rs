@@ -29,12 +29,13 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Measures for some 20 ms.
+    /// Measures the rate and the cost, for some 20 ms.
     pub(crate) fn measure() -> Self {
         let start_ns = crate::measure::monotonic_ns();
         let start = ticks();
         let mut empty: Vec<u64> = Vec::with_capacity(20_000);
-        // Another process may have the processor for all of that time, so measure at least once.
+        // Another process may have the processor for all of that time, so there is at least one
+        // measurement.
         while empty.is_empty() || crate::measure::monotonic_ns() - start_ns < 20_000_000 {
             let before = ticks();
             let after = ticks();

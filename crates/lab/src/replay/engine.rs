@@ -12,17 +12,17 @@
 //! 2. Before a batch, a thread waits until every other lane has done all operations more than
 //!    [`WINDOW`](super::plan::WINDOW) before the batch's last. The lane with the earliest operation
 //!    never waits, since a batch spans at most a quarter of the window.
-//! 3. An operation on another thread's object waits until that object is in its slot. It was made
-//!    by an earlier operation, so such waits end.
-//! 4. When a lane's thread cannot be started the run is abandoned: nobody waits any longer, and the
-//!    run gives an error instead of a figure.
-//! 5. A lane's thread begins when those are done whose last operation is earlier than its first (but the
-//!    first lane's, which is no thread of its own). These wait for earlier operations only, all of which
-//!    are of lanes that have begun.
+//! 3. An operation on another thread's object waits until that object is in its slot. An earlier
+//!    operation makes the object, so such waits end.
+//! 4. If a lane's thread cannot be started the run is abandoned: no thread waits any longer, and
+//!    the run gives an error instead of a figure.
+//! 5. A lane's thread begins once all threads are done whose last operation is earlier than its
+//!    first. (The first lane has no thread of its own.) Those threads wait only for earlier
+//!    operations, all of which are in lanes that have begun.
 //!
 //! Orderings: an object's pointer is stored `Release` and loaded `Acquire`, so the block's content
-//! goes with it; so is the progress of a lane, which lets others reuse emptied slots, and the number of
-//! lanes that are done, whose progress nobody looks at any more.
+//! goes with it. So is the progress of a lane, which lets others reuse emptied slots, and the
+//! number of lanes that are done, whose progress is no longer looked at.
 
 mod operation;
 mod order;
@@ -48,14 +48,14 @@ const LANE_STACK_BYTES: usize = 1 << 18;
 #[repr(align(128))]
 struct Progress(AtomicU64);
 
-/// The pointers of all live objects; grows between segments.
+/// The pointers of all live objects. The table grows between segments.
 #[derive(Default)]
 pub(crate) struct Table {
     slots: Vec<AtomicPtr<c_void>>,
 }
 
 impl Table {
-    /// Makes room, and touches it, so that it is resident before a window opens.
+    /// Makes room for `slots` slots and touches it, so that it is resident before a window opens.
     pub(crate) fn grow(&mut self, slots: usize) {
         let known = self.slots.len();
         if slots > known {
@@ -66,7 +66,7 @@ impl Table {
         }
     }
 
-    /// The block in a slot; null or [`FAILED`] where there is none.
+    /// The block in a slot; null or [`FAILED`] if there is none.
     pub(crate) fn pointer(&self, slot: Slot, order: Ordering) -> *mut c_void {
         self.slots[slot as usize].load(order)
     }
@@ -75,7 +75,7 @@ impl Table {
 /// What a lane's thread counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Planted slowness not yet lost, ns.
+    /// Planted slowness not yet spent, ns.
     owed_ns: u64,
     /// Operations executed.
     pub(crate) ops: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Counts {
     pub(crate) corrupt: u64,
     /// Time spent waiting for other threads, ticks.
     pub(crate) waiting_ticks: u64,
-    /// From the first operation to the last, ticks.
+    /// Time from the first operation to the last, ticks.
     pub(crate) elapsed_ticks: u64,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Prepares a run; the latency arrays are allocated and touched here.
+    /// Prepares a run. The latency arrays are allocated and touched here.
     pub(crate) fn new(
         segment: &'a Segment,
         table: &'a Table,
@@ -142,7 +142,7 @@ impl<'a> Run<'a> {
         self.latencies
     }
 
-    /// Executes all lanes: the first on this thread, as the program's main thread did, the others
+    /// Executes all lanes: the first on this thread, as the program's main thread did; the others
     /// on threads that begin when their first operation is due.
     pub(crate) fn execute(&self) -> anyhow::Result<Counts> {
         if let [_] = self.lanes {
@@ -158,8 +158,9 @@ impl<'a> Run<'a> {
                     for lane in 1..self.lanes.len() {
                         let first = self.progress[lane].0.load(Ordering::Relaxed);
                         self.wait_for_window(lane, first);
-                        // No more threads at a time than were recorded. Joined, they give back their stacks,
-                        // which would count as the subject's memory. By invariant 5 this ends.
+                        // No more threads run at a time than were recorded. Joined threads give
+                        // back their stacks, which would otherwise count as the subject's memory.
+                        // By invariant 5 the joins end.
                         for (_, done) in running.extract_if(.., |&mut (last, _)| last < first) {
                             counts.add(self.joined(done)?);
                         }
@@ -200,7 +201,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Executes one lane on this thread; `start` is the beginning of the segment.
+    /// Executes one lane on this thread. `start` is the beginning of the segment.
     fn lane(&self, nth: usize, start: u64) -> Counts {
         let lane = &self.lanes[nth];
         let shared = self.lanes.len() > 1;

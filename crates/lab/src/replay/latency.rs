@@ -20,7 +20,7 @@ pub(crate) struct Latencies {
 /// Single operations for a plot of latency over time.
 #[derive(Default)]
 struct Points {
-    /// Room for the slowest, and as many again for the sample.
+    /// Room for that many of the slowest, and as many again for the sample.
     most: usize,
     /// The slowest: ticks, time in ns, size in bytes.
     slowest: BinaryHeap<Reverse<(u32, u64, u64)>>,
@@ -72,7 +72,7 @@ impl Latencies {
         Self { rate, calls, points }
     }
 
-    /// Counts the latencies of a segment; `ticks` is empty when operations were not timed.
+    /// Counts the latencies of a segment. `ticks` is empty when operations were not timed.
     pub(crate) fn add(&mut self, segment: &Segment, ticks: &[Vec<AtomicU32>]) {
         for (lane, ticks) in segment.lanes.iter().zip(ticks) {
             for (nth, (op, ticks)) in lane.ops.iter().zip(ticks).enumerate() {

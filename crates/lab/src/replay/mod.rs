@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `hectare child replay` calls [`run`] in a fresh process with the subject preloaded. The calls go
-//! through the dynamic linker, so the preloaded library decides; what the harness itself needs
-//! comes from its own allocator (see `main.rs`) and is resident before a window opens.
+//! through the dynamic linker, so the preloaded library decides. The harness's own memory comes
+//! from its own allocator (see `main.rs`) and is resident before a window opens.
 //!
 //! A trace of any length is replayed in the memory of one segment. If it has several segments, its
 //! threads are started anew in each, and the record says so (`segments`).
@@ -66,7 +66,7 @@ pub(crate) struct Options {
     pub(crate) touch: Touch,
     /// A known slowness per operation, ns: the planted control. 0 for none.
     pub(crate) planted_ns: u64,
-    /// Whether every operation is timed (percentiles); costs two clock reads each.
+    /// Whether every operation is timed (percentiles). This costs two clock reads each.
     pub(crate) latency: bool,
     /// How many single operations are reported ([`Outcome::points`]); only with `latency`.
     pub(crate) points: usize,
@@ -79,12 +79,12 @@ pub(crate) struct Ideal {
     pub(crate) live_bytes: u64,
     /// Peak with each size rounded up to 16.
     pub(crate) rounded16_bytes: u64,
-    /// The first, rounded up to whole pages.
+    /// The peak of the live bytes, rounded up to whole pages.
     pub(crate) pages_bytes: u64,
 }
 
 impl Ideal {
-    /// For a whole trace.
+    /// Ideal's peaks for a whole trace.
     pub(crate) fn of(summary: &Summary) -> Self {
         Self {
             live_bytes: summary.peak_bytes,
@@ -182,7 +182,7 @@ fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Resu
         ("segments_count", segments as f64),
         ("skipped_ops_count", totals.skipped_ops as f64),
         ("live_mean_bytes", totals.live_mean_bytes().round()),
-        // Summed over the threads: what they did themselves, and how long they waited for others.
+        // Sums over the threads: the time of their own work, and the time they waited for others.
         ("busy_ns", ns(counts.elapsed_ticks.saturating_sub(counts.waiting_ticks))),
         ("waiting_ns", ns(counts.waiting_ticks)),
         ("clock_ns", rate.cost_ns),
@@ -191,14 +191,14 @@ fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Resu
     Ok(outcome)
 }
 
-/// The windows of all segments as one. What is resident when a later one opens includes what the
-/// subject held before and what decoding added to the harness; the latter raises the baseline.
+/// The windows of all segments as one. When a later window opens, resident memory includes what the
+/// subject held before and what decoding added to the harness. The latter raises the baseline.
 #[derive(Default)]
 struct Memory {
     record: Option<WindowRecord>,
     /// Resident when the last window closed, bytes.
     closed_bytes: u64,
-    /// How much of the resident memory is the harness's, bytes.
+    /// The part of the resident memory that is the harness's, bytes.
     baseline_bytes: u64,
 }
 

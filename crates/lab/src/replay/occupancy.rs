@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The trace is replayed on one thread up to the operation after the peak at which half of the peak
-//! is live, or to its end; this is the same operation for every subject. Memory that held no object
+//! is live, or to its end. This is the same operation for every subject. Memory that held no object
 //! at any of the looks (the allocator's own) is not in the map.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use super::{Mode, Options, Touch, open};
 use crate::bench::Outcome;
 use crate::machine::page_bytes;
 
-/// How often the objects' places are looked at, evenly over the operations.
+/// How often the places of objects are noted, evenly over the operations.
 const LOOKS: u64 = 64;
 
 /// The most cells of a map.
@@ -35,10 +35,10 @@ const MOST_CELLS: usize = 512;
 /// Bit 63 of an entry of `/proc/self/pagemap`: the page is in memory.
 const PRESENT: u64 = 1 << 63;
 
-/// Replays the trace up to that moment, writing into blocks what `touch` says, and returns the map.
+/// Replays the trace up to that moment, writes into blocks as `touch` says, and returns the map.
 ///
 /// # Errors
-/// When the trace cannot be read or a page's state cannot be asked for.
+/// When the trace cannot be read or the kernel does not tell a page's state.
 pub(crate) fn run(path: &Path, touch: Touch) -> anyhow::Result<Outcome> {
     let wanted = Wanted { serial: true, starts: false };
     let stop = moment(path, wanted)?;
@@ -85,7 +85,7 @@ fn look(planner: &Planner<'_>, table: &Table, pages: &mut BTreeMap<usize, u64>) 
     for (slot, bytes) in planner.live() {
         let start = table.pointer(slot, Ordering::Relaxed).addr();
         if start < page_bytes {
-            // An allocation that failed.
+            // The allocation failed.
             continue;
         }
         let end = start + bytes as usize;

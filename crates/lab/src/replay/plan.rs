@@ -6,25 +6,25 @@
 //!  thread 2:           [2 3 5 6][8 …]         that span at most a quarter of the window
 //! ```
 //!
-//! 1. Objects become slots of one table. A slot is reused only for an operation at least [`WINDOW`]
+//! 1. Objects become slots of one table. A slot is reused only by an operation at least [`WINDOW`]
 //!    after the one that emptied it, so by invariant 2 of [`engine`](super::engine) no thread can
 //!    find the wrong object in it.
-//! 2. The plan depends on the trace and the mode alone: every subject executes the same one, and
+//! 2. The plan depends on the trace and the mode alone. Every subject executes the same plan, and
 //!    its hash goes into the record.
-//! 3. No operation of one thread merely uses an object that one of another thread can free.
-//! 4. Memory: the operations of one segment, and what is live.
+//! 3. No operation merely uses an object that an operation of another thread can free.
+//! 4. Memory: the operations of one segment, and the live objects.
 
 use std::collections::VecDeque;
 
 use hectare_trace::{Event, ObjectId, Ordered, Record, Step, ThreadId, Trace};
 use rustc_hash::FxHashMap;
 
-/// How many operations of the merged order a thread may be ahead of the slowest. The order is
-/// exact where an object changes hands; this keeps the rest close to the recorded interleaving,
-/// so that a producer cannot fill the memory while its consumer sleeps.
+/// How many operations of the merged order a thread may be ahead of the slowest. The order is exact
+/// where an object changes hands. This keeps the rest close to the recorded interleaving, so that a
+/// producer cannot fill the memory while its consumer sleeps.
 pub(crate) const WINDOW: u64 = 4096;
 
-/// Operations after which a thread publishes how far it is.
+/// Number of operations after which a thread publishes its progress.
 const BATCH_OPS: usize = 64;
 
 /// Operations decoded at a time: 24 bytes each.
@@ -62,19 +62,19 @@ impl Call {
 /// A slot of the table of objects.
 pub(crate) type Slot = u32;
 
-/// No object: a null pointer given, or a call that returned null when it was recorded.
+/// No object: the program gave a null pointer, or the call returned null when it was recorded.
 pub(crate) const NO_SLOT: Slot = Slot::MAX;
 
 /// One call, ready to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
-    /// Bytes asked for; for a free, those of the object.
+    /// Bytes asked for; for a free, the object's bytes.
     pub(crate) size_bytes: u64,
     /// Low 56 bits: the object's previous size, bytes; high 8: the call and its alignment.
     packed: u64,
-    /// Where the object made goes.
+    /// The slot of the object made.
     pub(crate) made: Slot,
-    /// The object given.
+    /// The slot of the object given.
     pub(crate) given: Slot,
 }
 
@@ -88,7 +88,7 @@ impl Op {
         Self { size_bytes, packed, made: NO_SLOT, given: NO_SLOT }
     }
 
-    /// What to call.
+    /// The function to call.
     #[inline(always)]
     pub(crate) fn call(&self) -> Call {
         match self.packed >> 56 {
@@ -137,9 +137,9 @@ pub(crate) struct Lane {
 /// A stretch of the trace, decoded.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
-    /// The threads with operations in it, in the order of their first.
+    /// The threads with operations in the segment, in the order of their first operations.
     pub(crate) lanes: Vec<Lane>,
-    /// Recorded time of its first operation, ns from the trace's beginning, if asked for.
+    /// Recorded time of the segment's first operation, ns from the trace's beginning, if asked for.
     pub(crate) beginning_ns: u64,
     /// Slots needed so far.
     pub(crate) slots: usize,
@@ -147,7 +147,7 @@ pub(crate) struct Segment {
     pub(crate) ops: u64,
 }
 
-/// What the whole plan came to.
+/// Totals of the whole plan.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     /// Operations planned.
@@ -156,7 +156,7 @@ pub(crate) struct Totals {
     pub(crate) skipped_ops: u64,
     /// Most live bytes at a time.
     pub(crate) live_peak_bytes: u64,
-    /// Sum over all operations of the bytes then live.
+    /// Sum over all operations of the bytes live at each.
     live_sum_bytes: f64,
     /// Hash over all operations.
     pub(crate) hash: u64,
@@ -212,22 +212,22 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Bytes live after what has been planned so far.
+    /// Bytes live after the operations planned so far.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
 
-    /// The objects then live: slot, size in bytes.
+    /// The objects live after those operations: slot, size in bytes.
     pub(crate) fn live(&self) -> impl Iterator<Item = (Slot, u64)> + '_ {
         self.live.values().copied()
     }
 
-    /// What has been planned so far.
+    /// Totals of the operations planned so far.
     pub(crate) fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// The next stretch; nothing at the end.
+    /// The next segment; `None` at the end.
     ///
     /// # Errors
     /// When the trace cannot be read.
@@ -235,7 +235,7 @@ impl<'a> Planner<'a> {
         let mut segment = Segment::default();
         let mut lane_of: FxHashMap<ThreadId, usize> = FxHashMap::default();
         let mut beginning = None;
-        // Uses in earlier segments are over: those end before this one begins.
+        // Uses in earlier segments are over: those segments end before this one begins.
         self.uses.clear();
         while segment.ops < most_ops {
             let Some(Step { thread, record }) = self.ordered.next_step()? else { break };
@@ -263,10 +263,10 @@ impl<'a> Planner<'a> {
         Ok((segment.ops > 0).then_some(segment))
     }
 
-    /// A thread may ask about a block that another frees later, or moves by a reallocation that
-    /// failed when it was recorded. Nothing in the replay orders the two, and waiting could make
-    /// threads wait for each other. So the earlier operation is put about no block instead, and
-    /// counted as left out.
+    /// A thread may ask about a block that another thread frees later, or moves by a reallocation
+    /// that failed when it was recorded. Nothing in the replay orders the two operations, and
+    /// waiting could make threads wait for each other. So the earlier operation is given no block,
+    /// and is counted as left out.
     fn order_uses(&mut self, segment: &mut Segment, lane: usize, op: &Op) {
         if self.wanted.serial || op.given == NO_SLOT {
             return;
@@ -308,7 +308,7 @@ impl<'a> Planner<'a> {
                 Some(&known) => Some((object, known)),
                 None => {
                     self.totals.skipped_ops += 1;
-                    // A reallocation still makes an object that other records will name.
+                    // The reallocation still makes an object that later records will name.
                     record.made?;
                     None
                 }
@@ -316,8 +316,8 @@ impl<'a> Planner<'a> {
         };
         let fails = record.event.asked_bytes().is_some() && record.made.is_none();
         if fails && given.is_some() && record.event.asked_bytes() == Some(0) {
-            // No recorder writes a `realloc` to nothing that left the block: made now it would free
-            // the block, which later records still name.
+            // No recorder writes a `realloc` to size 0 that left the block in place. Replayed, it
+            // would free the block, which later records still name.
             self.totals.skipped_ops += 1;
             return None;
         }

@@ -8,7 +8,7 @@ use hectare_trace::{Event, FileHeader, ObjectId, ThreadId, Writer};
 use super::plan::WINDOW;
 use super::*;
 
-/// A file that goes away with the test.
+/// A file that is removed with the test.
 struct Temp(PathBuf);
 
 impl Drop for Temp {
@@ -20,7 +20,7 @@ impl Drop for Temp {
 const PLAIN: Options =
     Options { mode: Mode::Speed, touch: Touch::Full, planted_ns: 0, latency: false, points: 0 };
 
-/// Random events of `threads` threads; a third of the objects change hands. Returns the file, the
+/// Random events of `threads` threads. A third of the objects change hands. Returns the file, the
 /// number of calls, and the peak of live bytes.
 fn trace(name: &str, threads: u32, events: u64) -> (Temp, u64, u64) {
     let path = std::env::temp_dir().join(format!("hectare-lab-{}-{name}.hxt", std::process::id()));
@@ -118,7 +118,7 @@ fn many_threads_that_come_and_go_in_order() {
     let mut before = None;
     let mut now = 0;
     for thread in (1..=60).map(ThreadId) {
-        // Each thread frees what the one before it left behind.
+        // Each thread frees the block that the thread before it left behind.
         let mut event = |event| {
             now += 10;
             writer.event(thread, now, &event, false).unwrap()
@@ -154,12 +154,12 @@ fn no_more_threads_live_at_a_time_than_were_recorded() {
         event(Event::Free { object });
     }
     writer.finish().unwrap();
-    // Each holds its block for a while.
+    // Each thread holds its block for a while.
     let slow = Options { touch: Touch::Page, planted_ns: 3_000_000, ..PLAIN };
     let outcome = run(&file.0, slow).unwrap();
     assert_eq!(outcome.more["threads_count"], THREADS as f64);
     let peak = outcome.window.unwrap().peak_bytes;
-    // Other tests have memory meanwhile.
+    // Other tests hold memory meanwhile.
     assert!(peak < THREADS * SIZE / 2, "{peak} bytes resident; one thread has {SIZE}");
 }
 
@@ -200,7 +200,7 @@ fn failed_calls_of_the_recording_are_made_and_left_out() {
     event(Event::Realloc { old: kept, size_bytes: huge }, true);
     event(Event::Realloc { old: kept, size_bytes: 60 }, true);
     event(Event::Free { object: kept }, false);
-    // And one that fails here although it did not then: its free finds nothing.
+    // This call fails here although it did not when recorded: its free finds nothing.
     let lost = event(Event::Malloc { size_bytes: huge }, false);
     let lost = event(Event::Realloc { old: lost, size_bytes: 10 }, false);
     event(Event::Free { object: lost }, false);
@@ -210,8 +210,8 @@ fn failed_calls_of_the_recording_are_made_and_left_out() {
     assert_eq!(outcome.failed_allocations, 1);
 }
 
-/// The C library frees a block that is reallocated to nothing: of what a trace says of it
-/// afterwards nothing may be believed.
+/// The C library frees a block that is reallocated to size 0. Later records of a trace about that
+/// block must not be believed.
 #[test]
 fn a_block_whose_reallocation_to_nothing_failed_is_freed_once() {
     let path = std::env::temp_dir().join(format!("hectare-lab-{}-nothing.hxt", std::process::id()));
@@ -229,8 +229,8 @@ fn a_block_whose_reallocation_to_nothing_failed_is_freed_once() {
     assert_eq!(outcome.more["skipped_ops_count"], 100.0);
 }
 
-/// Failed when they were recorded, they succeed now, and each frees the block that the other thread
-/// reallocates or asks about.
+/// These calls failed when they were recorded and succeed now. Each frees the block that the other
+/// thread reallocates or asks about.
 #[test]
 fn reallocations_of_one_block_by_two_threads_do_not_meet() {
     let path = std::env::temp_dir().join(format!("hectare-lab-{}-meet.hxt", std::process::id()));
@@ -248,7 +248,7 @@ fn reallocations_of_one_block_by_two_threads_do_not_meet() {
     writer.finish().unwrap();
     let outcome = run(&file.0, Options { touch: Touch::None, ..PLAIN }).unwrap();
     assert_eq!((outcome.ops, outcome.failed_allocations), (3000, 0));
-    // Only the last is put about the block.
+    // Only the last operation still names the block.
     assert_eq!(outcome.more["skipped_ops_count"], 2998.0);
     let serial = run(&file.0, Options { mode: Mode::Serial, ..PLAIN }).unwrap();
     assert_eq!(serial.more["skipped_ops_count"], 0.0);
@@ -272,7 +272,7 @@ fn a_planted_slowness_is_there() {
     assert!(slow > plain / 2 + calls * 1900, "{plain} ns became {slow} ns");
 }
 
-/// What a damaged trace claims of times may be later than any.
+/// A damaged trace may claim times later than any.
 #[test]
 fn operations_after_the_end_of_time_are_replayed() {
     let path = std::env::temp_dir().join(format!("hectare-lab-{}-late.hxt", std::process::id()));
@@ -345,7 +345,8 @@ fn the_map_shows_what_the_replay_writes() {
     let large = Event::Malloc { size_bytes: 64 << 20 };
     writer.event(ThreadId(1), 1, &large, false).unwrap();
     writer.finish().unwrap();
-    // A cell is a stretch of as many pages: with nothing written there are less pages than cells.
+    // All cells cover the same number of pages. With nothing written there are fewer pages than
+    // cells.
     for (touch, cells) in [(Touch::None, 0..10), (Touch::Page, 400..513)] {
         let map = occupancy::run(&file.0, touch).unwrap().map;
         assert!(cells.contains(&map.len()), "{touch:?}: {}", map.len());
@@ -359,7 +360,7 @@ fn operations_are_counted_as_they_are_done() {
     for latency in [false, true] {
         let mut planner = Planner::new(&opened, Wanted { serial: false, starts: latency });
         let mut segment = planner.segment(SEGMENT_OPS).unwrap().unwrap();
-        // A plan that forgets its last batch: operations in no batch are not done.
+        // A plan without its last batch: operations that are in no batch are not executed.
         let lane = &mut segment.lanes[0];
         let last = lane.batches.pop().unwrap();
         let forgotten = last.end - lane.batches.last().unwrap().end;

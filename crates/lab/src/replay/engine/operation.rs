@@ -14,11 +14,13 @@ use super::{Counts, FAILED, Run};
 const PAID_AT_ONCE_NS: u64 = 5_000;
 
 impl Run<'_> {
-    /// The object given to an operation: null for none, taken out of its slot if it `ends`.
+    /// The object given to an operation: null for none. The object is taken out of its slot if it
+    /// `ends`.
     #[inline(always)]
     fn given(&self, op: &Op, ends: bool, counts: &mut Counts) -> *mut c_void {
         if op.given == NO_SLOT {
-            // The compiler must not know: it makes `malloc` of a `realloc` of null, and nothing of a `free`.
+            // The compiler must not know that this is null: it would turn `realloc` of null into
+            // `malloc`, and drop `free` of null.
             return black_box(null_mut());
         }
         let (object, waited) = self.wait_for_object(op.given);
@@ -93,8 +95,8 @@ impl Run<'_> {
         // SAFETY: null or a live block; if it is freed by this call its slot has been emptied.
         let block = unsafe { libc::realloc(old, op.size_bytes as usize) };
         if !ends {
-            // It failed when recorded. If it moves the block now, the new one takes the place of
-            // the old object.
+            // The call failed when recorded. If it moves the block now, the new block takes the
+            // place of the old object.
             if !block.is_null() && op.given != NO_SLOT {
                 self.table.slots[op.given as usize].store(block, Ordering::Release);
             } else if op.given == NO_SLOT {
@@ -107,8 +109,8 @@ impl Run<'_> {
             self.check(op.given, block, kept, counts);
         }
         if block.is_null() && !old.is_null() && op.size_bytes > 0 {
-            // The old block is still there, and no later operation will free it, as the recorded
-            // program would have.
+            // The old block is still there, and no later operation will free it: in the recording
+            // this call ended it.
             // SAFETY: a live block whose slot has been emptied.
             unsafe { libc::free(old) };
         }
@@ -164,7 +166,7 @@ impl Run<'_> {
     }
 
     /// The planted control: spends the planted time of this operation. Reading the clock takes
-    /// longer than a planted nanosecond or two, so the time is spent for many operations at once.
+    /// longer than a planted nanosecond or two, so the time of many operations is spent at once.
     fn be_slow(&self, counts: &mut Counts) {
         counts.owed_ns += self.options.planted_ns;
         if counts.owed_ns < PAID_AT_ONCE_NS {
@@ -179,8 +181,8 @@ impl Run<'_> {
     }
 }
 
-/// Frees what a call returned that failed when it was recorded: it belongs to nobody. If the call
-/// fails now as well, nothing else is called, as nothing else was then.
+/// Frees the block of a call that failed when it was recorded: the block belongs to nobody. If the
+/// call fails now as well, no other function is called, as none was then.
 fn give_back(block: *mut c_void) {
     if !block.is_null() {
         // SAFETY: a block just made.

@@ -1,5 +1,5 @@
-//! When an operation may be done: not before its object is there, not too far ahead of the other
-//! lanes, and in paced mode not before its time. Invariants 2 and 3 of [`super`].
+//! When an operation may be executed: not before its object is there, not too far ahead of the
+//! other lanes, and in paced mode not before its time. Invariants 2 and 3 of [`super`].
 
 use std::ffi::c_void;
 use std::hint::spin_loop;
@@ -11,7 +11,7 @@ use super::super::clock::ticks;
 use super::super::plan::{Lane, Slot, WINDOW};
 use super::Run;
 
-/// How often a word is looked at before the thread yields.
+/// How often a thread looks at a word before it yields.
 const SPINS: u32 = 100;
 
 impl Run<'_> {
@@ -39,7 +39,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits, by invariant 2, before an operation numbered `last`; returns the ticks it took.
+    /// Waits, by invariant 2, before an operation numbered `last`. Returns the ticks it took.
     #[inline]
     pub(super) fn wait_for_window(&self, nth: usize, last: u64) -> u64 {
         let must = last.saturating_sub(WINDOW);
@@ -54,7 +54,7 @@ impl Run<'_> {
     }
 
     /// Whether every other lane has done all operations below `must`. Lanes are in the order of
-    /// their first operations, so those that begin later need not be looked at.
+    /// their first operations, so lanes that begin later need not be looked at.
     #[inline]
     fn others_have_done(&self, nth: usize, must: u64) -> bool {
         let first = self.done.load(Ordering::Acquire);
@@ -74,7 +74,7 @@ impl Run<'_> {
         true
     }
 
-    /// The object in a slot, once it is there, and the ticks that waiting for it took.
+    /// The object in a slot, once it is there, and the ticks spent waiting for it.
     #[inline(always)]
     pub(super) fn wait_for_object(&self, slot: Slot) -> (*mut c_void, u64) {
         let object = self.table.slots[slot as usize].load(Ordering::Acquire);
@@ -92,7 +92,7 @@ impl Run<'_> {
         (object, ticks() - since)
     }
 
-    /// Polls until `ready` returns something, yielding the processor after some time; returns
+    /// Polls until `ready` returns something, and yields the processor after some time. Returns
     /// `instead` when the run has been abandoned.
     fn wait<T>(&self, instead: T, ready: impl Fn() -> Option<T>) -> T {
         let mut looks = 0;
