@@ -1,8 +1,8 @@
 //! What a measured process records about itself: the window of measurement.
 //!
 //! [`Window::open`] comes after everything the harness needs is allocated and touched. It resets
-//! the kernel's high-water mark of resident memory and notes what is resident already, so that the
-//! peak belongs to the workload alone.
+//! the kernel's high-water mark of resident memory and notes the memory already resident, so that
+//! the peak belongs to the workload alone.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-/// An open window; [`Window::close`] gives the record.
+/// An open window. [`Window::close`] returns the record.
 pub(crate) struct Window {
     start_ns: u64,
     baseline_bytes: u64,
@@ -29,8 +29,8 @@ pub(crate) struct WindowRecord {
     /// Resident before the workload began (harness, loaded libraries), bytes.
     pub(crate) baseline_bytes: u64,
     /// Resident when the process began and the subject had served one object, bytes: the subject's
-    /// own start, before the harness took anything; with what became resident while the workload's
-    /// threads were started.
+    /// own start, before the harness took anything. Memory that became resident while the
+    /// workload's threads were started is added.
     #[serde(default)]
     pub(crate) start_bytes: u64,
     /// Peak of resident memory above the baseline, bytes.
@@ -51,8 +51,8 @@ pub(crate) struct WindowRecord {
     pub(crate) voluntary_switches: u64,
     /// Involuntary context switches.
     pub(crate) involuntary_switches: u64,
-    /// Its stretches, if it consists of several with something else between them; empty if it is a
-    /// single one.
+    /// The window's stretches, if it consists of several with something else between them. Empty if
+    /// it is a single one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) stretches: Vec<Stretch>,
 }
@@ -64,18 +64,18 @@ pub(crate) struct Stretch {
     pub(crate) start_ns: u64,
     /// `CLOCK_MONOTONIC` at its end, ns.
     pub(crate) end_ns: u64,
-    /// How much of the resident memory is not the workload's at that time, bytes.
+    /// The part of the resident memory that is not the workload's at that time, bytes.
     pub(crate) baseline_bytes: u64,
 }
 
 static START_BYTES: OnceLock<u64> = OnceLock::new();
 
-/// Notes what is resident as the process begins. Must be called before the harness takes memory.
+/// Notes the memory resident as the process begins. Must be called before the harness takes memory.
 ///
 /// # Errors
 /// When `/proc/self/status` cannot be read.
 pub(crate) fn note_start() -> anyhow::Result<()> {
-    // A first object makes the subject take what it takes in advance.
+    // A first object makes the subject take the memory that it takes in advance.
     // SAFETY: any size may be asked for.
     let object = std::hint::black_box(unsafe { libc::malloc(64) });
     // SAFETY: null, or the object just taken.
@@ -91,16 +91,16 @@ impl Window {
     /// # Errors
     /// When `/proc/self/status` cannot be read.
     pub(crate) fn open() -> anyhow::Result<Self> {
-        // "5" resets VmHWM; a kernel that cannot do that refuses, and the record says so.
+        // "5" resets VmHWM. A kernel that cannot do that refuses, and the record says so.
         let peak_was_reset = fs::write("/proc/self/clear_refs", "5").is_ok();
         let baseline_bytes = status_bytes("VmRSS:")?;
         let (before, start_ns) = (Usage::now(), monotonic_ns());
         Ok(Self { baseline_bytes, threads_bytes: 0, peak_was_reset, before, start_ns })
     }
 
-    /// Opens the window of threads that have been started and wait; `before_bytes` were resident
-    /// before the first of them. What has become resident since is part of the start: a heap may take
-    /// memory for a thread that has hardly begun (the start of a thread allocates).
+    /// Opens the window of threads that have been started and wait. `before_bytes` were resident
+    /// before the first of them. Memory that has become resident since is part of the start: a heap
+    /// may take memory for a thread that has hardly begun (the start of a thread allocates).
     ///
     /// # Errors
     /// As [`Window::open`].
@@ -147,7 +147,7 @@ pub(crate) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How much of this process is resident now, bytes.
+/// The resident memory of this process now, bytes.
 ///
 /// # Errors
 /// When `/proc/self/status` cannot be read.
@@ -180,7 +180,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// What this process has used so far.
+    /// The resources used by this process so far.
     pub(crate) fn now() -> Self {
         // SAFETY: all-zero is a valid `rusage`.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -189,8 +189,8 @@ impl Usage {
         Self::from_rusage(&usage)
     }
 
-    /// What the children that this process has waited for have used, with theirs; the peak is that of
-    /// the largest of them.
+    /// The resources used by the children that this process has waited for, including those of
+    /// their own children. The peak is that of the largest process.
     pub(crate) fn of_children() -> Self {
         // SAFETY: all-zero is a valid `rusage`.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -199,7 +199,7 @@ impl Usage {
         Self::from_rusage(&usage)
     }
 
-    /// From the kernel's record.
+    /// Converts the kernel's record.
     pub(crate) fn from_rusage(usage: &libc::rusage) -> Self {
         let ns =
             |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;

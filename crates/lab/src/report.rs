@@ -25,13 +25,13 @@ pub(crate) const SCHEMA: u32 = 1;
 pub(crate) struct Report {
     /// Always [`SCHEMA`].
     pub(crate) schema: u32,
-    /// The verb that made it (`compare`, `bench tlsf`, …).
+    /// The verb that made the report (`compare`, `bench tlsf`, …).
     pub(crate) verb: String,
-    /// The command line that reproduces it.
+    /// The command line that reproduces the report.
     pub(crate) command: String,
     /// What the rows have in common.
     pub(crate) parameters: IndexMap<String, Value>,
-    /// Where it was measured.
+    /// The machine of the measurement.
     pub(crate) machine: Machine,
     /// The figures.
     pub(crate) rows: Vec<Row>,
@@ -73,7 +73,7 @@ pub(crate) struct Series {
 }
 
 impl Report {
-    /// An empty report of `verb`, measured here and now, made by this process's command line.
+    /// An empty report of `verb`, for the machine and the command line of this process.
     pub(crate) fn new(verb: &str) -> Self {
         Self {
             schema: SCHEMA,
@@ -117,13 +117,13 @@ impl Row {
         Self { subject: subject.into(), workload: workload.into(), figures: IndexMap::new() }
     }
 
-    /// The same with one more figure.
+    /// The same row with one more figure.
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.figures.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Whether its subject broke; then nothing it did before may be compared.
+    /// Whether the row's subject broke. Its earlier runs may not be compared then.
     pub(crate) fn is_broken(&self) -> bool {
         self.figures.contains_key("broken")
     }
@@ -146,7 +146,7 @@ pub(crate) fn by_workload<'a>(
 }
 
 /// The names of all figures of `rows` that are a number or a text, in the order in which the rows
-/// give them. A name that only later rows have is placed before the one that follows it there, or
+/// give them. A name that only later rows have comes before the name that follows it there, or
 /// last.
 pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<&'a str> {
     let mut columns: Vec<&str> = Vec::new();
@@ -174,8 +174,8 @@ fn command_line() -> String {
     words.join(" ")
 }
 
-/// A word as one would type it. Bytes that are no text, which the record cannot hold, are `$'\377'`, as
-/// bash and zsh read them.
+/// A word as one would type it. Bytes that are no text, which the record cannot hold, become
+/// `$'\377'`, as bash and zsh read them.
 fn typed(word: &OsStr) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+@%".contains(c);
     match word.to_str() {

@@ -47,23 +47,23 @@ impl Parameters {
         Self { threads, ops, seed: 1, more: BTreeMap::new() }
     }
 
-    /// The same with one more parameter.
+    /// The same parameters with one more.
     pub(crate) fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.more.insert(name.to_owned(), value.to_string());
         self
     }
 
-    /// The rows of a published benchmark: on one, two and eight threads. Each of the eight has a
-    /// quarter of the operations, so that two processors do as much in either.
+    /// The rows of a published benchmark: on one, two and eight threads. Each of the eight threads
+    /// does a quarter of the operations, so that two processors do as much as with two threads.
     fn on_threads(&self) -> Vec<Self> {
         let on = |(threads, ops)| Self { threads, ops, ..self.clone() };
         [(1, self.ops), (2, self.ops), (8, (self.ops / 4).max(1))].map(on).into()
     }
 
-    /// The workload's own parameter `name` as it was given.
+    /// The value of the workload's own parameter `name`, as it was given.
     ///
     /// # Errors
-    /// When it is missing.
+    /// When the parameter is missing.
     pub(crate) fn text(&self, name: &str) -> anyhow::Result<&str> {
         self.more
             .get(name)
@@ -77,10 +77,10 @@ impl Parameters {
         (0..self.threads).map(move |_| root.fork())
     }
 
-    /// The workload's own parameter `name`.
+    /// The value of the workload's own parameter `name`.
     ///
     /// # Errors
-    /// When it is missing or not of type `T`.
+    /// When the parameter is missing or not of type `T`.
     pub(crate) fn get<T: std::str::FromStr>(&self, name: &str) -> anyhow::Result<T> {
         let text = self.text(name)?;
         text.parse().map_err(|_| {
@@ -158,14 +158,14 @@ pub(crate) enum Memory {
     Ratio {
         /// Its name.
         name: &'static str,
-        /// The figure with the live bytes that the ratio is relative to: that many more bytes
+        /// The figure with the live bytes that the ratio is relative to. That many more bytes
         /// resident throughout raise the ratio by one.
         live: &'static str,
     },
 }
 
 impl Memory {
-    /// Reads it from an outcome.
+    /// Reads the figure from an outcome.
     pub(crate) fn of(self, outcome: &Outcome) -> Option<f64> {
         match self {
             Self::Peak => outcome.window.as_ref().map(|window| window.peak_bytes as f64),
@@ -200,30 +200,33 @@ pub(crate) trait Workload: Sync {
     fn published_rows(&self) -> Vec<Parameters> {
         Vec::new()
     }
-    /// What its own parameters can be, and `threads` and `ops` if not all values will do.
+    /// The values that the workload's own parameters can have; also those of `threads` and `ops`,
+    /// if not every value will do.
     fn domains(&self) -> Domains {
         &[]
     }
-    /// Roughly how much memory it takes for what it writes down before the window opens, bytes.
+    /// Roughly how much memory the workload takes for what it writes down before the window opens,
+    /// bytes.
     ///
     /// # Errors
     /// When a parameter is not a number.
     fn written_bytes(&self, _parameters: &Parameters) -> anyhow::Result<f64> {
         Ok(0.0)
     }
-    /// The figure by which its use of memory is judged.
+    /// The figure that judges the workload's use of memory.
     fn memory(&self) -> Memory {
         Memory::Peak
     }
-    /// The parts it has with these parameters, in words, keyed by the figure of [`Outcome::more`]
-    /// that holds the time of each: a report on a single case has a note for each.
+    /// The parts of the workload with these parameters, in words, keyed by the figure of
+    /// [`Outcome::more`] that holds the time of each. A report on a single case has a note for each
+    /// part.
     ///
     /// # Errors
     /// When a parameter is not a number.
     fn parts(&self, _parameters: &Parameters) -> anyhow::Result<IndexMap<String, String>> {
         Ok(IndexMap::new())
     }
-    /// Runs it once in this process, on this process's `malloc`.
+    /// Runs the workload once in this process, on this process's `malloc`.
     ///
     /// # Errors
     /// When the parameters make no sense or a result is wrong (memory that lost its content).
@@ -251,7 +254,7 @@ impl Table {
         }
     }
 
-    /// The rows that a workload has in it.
+    /// The rows that a workload has in the table.
     pub(crate) fn rows(self, workload: &dyn Workload) -> Vec<Parameters> {
         match self {
             Self::All => workload.rows(),
@@ -268,7 +271,7 @@ pub(crate) trait Study: Sync {
     fn about(&self) -> &'static str;
     /// Where it comes from: paper, repository, study.
     fn source(&self) -> &'static str;
-    /// Parses `args` (what followed the name) and measures.
+    /// Parses `args` (the words after the name) and measures.
     ///
     /// # Errors
     /// When the arguments make no sense or a result is wrong.
@@ -359,7 +362,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry::Study(&pools::Pools),
 ];
 
-/// Resident memory of this process now, bytes; for workloads that look at it along the way.
+/// Resident memory of this process now, bytes, for workloads that look at it along the way.
 fn resident_bytes() -> anyhow::Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").context("reading /proc/self/statm")?;
     let pages = statm.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
@@ -370,7 +373,7 @@ fn resident_bytes() -> anyhow::Result<u64> {
 /// The entry of that name.
 ///
 /// # Errors
-/// When there is none; the message lists the names.
+/// When there is no such entry; the message lists the names.
 pub(crate) fn find(name: &str) -> anyhow::Result<Entry> {
     ENTRIES.iter().copied().find(|entry| entry.name() == name).ok_or_else(|| {
         let names: Vec<_> = ENTRIES.iter().map(Entry::name).collect();
@@ -378,7 +381,8 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Entry> {
     })
 }
 
-/// The parsed arguments of a study; wrong ones and `--help` end the command as they do for a verb.
+/// The parsed arguments of a study. Wrong arguments and `--help` end the command as they do for a
+/// verb.
 fn study_args<T: clap::Parser>(args: &[String]) -> T {
     let command = parser::with_negative_values(T::command());
     let parsed =
@@ -399,7 +403,7 @@ fn parse_range(text: &str) -> anyhow::Result<(usize, usize)> {
 mod tests {
     use super::*;
 
-    /// Small parameters, since the workload is tested, not the heap.
+    /// Small parameters: the test is of the workload, not of the heap.
     fn small(workload: &dyn Workload) -> Parameters {
         let mut small = workload.defaults();
         small.threads = small.threads.min(4);
@@ -429,7 +433,7 @@ mod tests {
 
     #[test]
     fn every_workload_repeats_itself_and_depends_on_its_seed() {
-        // `misuse` damages the heap on purpose and has its own process in practice.
+        // `misuse` damages the heap on purpose; in practice it has a process of its own.
         for workload in workloads().filter(|workload| workload.name() != "misuse") {
             let name = workload.name();
             let first = small(workload);
