@@ -17,8 +17,8 @@ use anyhow::{Context, bail};
 
 /// Libraries that distributions ship, under the names users know them by.
 ///
-/// A name that `peers/` also has is offered from there, and the system's gets the suffix `-system`:
-/// the two are different versions, and both are worth seeing.
+/// A name that `peers/` also has is offered from there, and the system's library gets the suffix
+/// `-system`. The two are different versions, and both are worth seeing.
 const SYSTEM_LIBRARIES: &[(&str, &str)] = &[
     ("jemalloc", "libjemalloc.so.2"),
     ("tcmalloc-gperftools", "libtcmalloc_minimal.so.4"),
@@ -31,7 +31,7 @@ const SYSTEM_LIBRARIES: &[(&str, &str)] = &[
     ("scudo", "libscudo.so"),
 ];
 
-/// Where distributions put them.
+/// The folders in which distributions put them.
 const LIBRARY_FOLDERS: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -41,7 +41,7 @@ const LIBRARY_FOLDERS: &[&str] = &[
     "/usr/local/lib64",
 ];
 
-/// The name of what runs without any library preloaded.
+/// The name of the subject without a preloaded library.
 const SYSTEM: &str = "system";
 
 /// One allocator under measurement.
@@ -59,7 +59,7 @@ impl Subject {
         Self { name: SYSTEM.to_owned(), library: None }
     }
 
-    /// Our own, when its library is beside this executable.
+    /// Our own allocator, if its library is beside this executable.
     pub(crate) fn hectare() -> Option<Self> {
         let library = beside_executable("libhectare.so")?;
         Some(Self { name: "hectare".to_owned(), library: Some(library) })
@@ -114,7 +114,7 @@ impl Subject {
         )
     }
 
-    /// Several, separated by commas.
+    /// Several subjects, separated by commas.
     ///
     /// # Errors
     /// As [`Subject::parse`], and when a name occurs twice.
@@ -141,10 +141,10 @@ impl Subject {
         Ok(subject)
     }
 
-    /// Checks that its library can be preloaded from where it is.
+    /// Checks that the subject's library can be preloaded from where it is.
     ///
     /// # Errors
-    /// When it cannot: its processes would run on the C library's allocator.
+    /// When it cannot. Its processes would run on the C library's allocator.
     pub(crate) fn check_path(&self) -> anyhow::Result<()> {
         let Self { library, .. } = self;
         library.as_deref().map_or(Ok(()), undivided)
@@ -154,7 +154,7 @@ impl Subject {
 /// Checks that the dynamic loader takes `library` for a single path.
 ///
 /// # Errors
-/// When it does not.
+/// When the loader would take it for several.
 fn undivided(library: &Path) -> anyhow::Result<()> {
     let divided = library.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte));
     anyhow::ensure!(
@@ -207,7 +207,7 @@ pub(crate) const RECORDER: &str = "libhectare_recorder.so";
 /// The recorder's library beside this executable.
 ///
 /// # Errors
-/// When it is not there, or cannot be preloaded from there.
+/// When the library is not there, or cannot be preloaded from there.
 pub(crate) fn recorder_library() -> anyhow::Result<PathBuf> {
     let library = beside_executable(RECORDER).with_context(|| {
         format!("{RECORDER} is not beside this executable; build it with `cargo build --release`")

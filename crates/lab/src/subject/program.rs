@@ -1,5 +1,5 @@
-//! Whether a library can be preloaded into a program, found out before anything is measured in
-//! vain.
+//! Whether a library can be preloaded into a program. This is checked before anything is measured
+//! in vain.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,8 +19,8 @@ use object::{Endianness, Object, ObjectSymbol};
 pub(crate) enum Obstacle {
     /// No dynamic loader: `LD_PRELOAD` is never read.
     Static,
-    /// The program defines `malloc` itself, which comes before any preloaded library; the name of
-    /// the allocator, if its symbols show it.
+    /// The program defines `malloc` itself, which comes before any preloaded library. Holds the
+    /// name of the allocator, if the program's symbols show it.
     OwnAllocator(Option<&'static str>),
     /// The loader ignores `LD_PRELOAD` for programs that change the user.
     SetUserId,
@@ -76,7 +76,7 @@ impl Obstacle {
 /// When there is no such program.
 pub(crate) fn resolve(command: &OsStr) -> anyhow::Result<PathBuf> {
     let mut path = find_in_path(command).with_context(|| missing(command))?;
-    // A script's interpreter may itself be a script; the kernel follows as many.
+    // A script's interpreter may itself be a script. The kernel follows as many.
     for _ in 0..5 {
         let Some(interpreter) = interpreter_of_script(&path)? else { break };
         path = interpreter;
@@ -108,7 +108,7 @@ pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
     let file = parse(&data).with_context(|| {
         let is_text = !data.is_empty() && !data.contains(&0);
         let shown = path.display();
-        // What `execve` refuses a shell interprets itself.
+        // A shell interprets a text file that `execve` refuses.
         if is_text { format!("{shown} (`sh {shown}` may run it)") } else { shown.to_string() }
     })?;
     let endian = file.endian();
@@ -119,7 +119,7 @@ pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
     };
     let loader = loader.with_context(|| path.display().to_string())?;
     let loader = Path::new(OsStr::from_bytes(loader));
-    // The kernel would say that the program itself is not there.
+    // The kernel would say that the program itself is missing.
     ensure!(
         loader.exists(),
         "{} needs the loader `{}`, which is not there: it is built for another system",
@@ -138,7 +138,7 @@ pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
 }
 
 /// What a reader must know about a program that has an allocator linked in besides `malloc`, under
-/// names that nothing preloaded can replace; as far as its symbols show.
+/// names that nothing preloaded can replace. Only as far as its symbols show.
 pub(crate) fn beside_malloc(command: &OsStr) -> Option<String> {
     let path = resolve(command).ok()?;
     let data = fs::read(&path).ok()?;
@@ -182,7 +182,7 @@ pub(crate) fn linked_allocator(path: &Path) -> Option<PathBuf> {
 /// Checks that the library at `path` can stand in for `malloc` on this machine.
 ///
 /// # Errors
-/// When it cannot; the message says why.
+/// When it cannot. The message says why.
 pub(crate) fn check_library(path: &Path) -> anyhow::Result<()> {
     let meta = fs::metadata(path).with_context(|| path.display().to_string())?;
     ensure!(meta.is_file(), "{} is no regular file, so it is no library", path.display());
@@ -256,19 +256,19 @@ fn interpreter_of_script(path: &Path) -> anyhow::Result<Option<PathBuf>> {
         .read_to_end(&mut head)?;
     let Some(rest) = head.strip_prefix(b"#!") else { return Ok(None) };
     let line = String::from_utf8_lossy(rest.split(|&byte| byte == b'\n').next().unwrap_or(rest));
-    // As the kernel does: a carriage return belongs to the name.
+    // The kernel, too, takes a carriage return as part of the name.
     let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
     let script = path.display();
     let interpreter =
         words.next().with_context(|| format!("{script} names no program after `#!`"))?;
-    // Without a folder in its name, in the current one: for the kernel there is no PATH.
+    // A name without a folder means the current folder: the kernel does not search `PATH`.
     let place = Path::new(".").join(interpreter);
     let found =
         find_in_path(place.as_os_str()).with_context(|| why_not_run(path, interpreter, &place))?;
     if !interpreter.ends_with("/env") {
         return Ok(Some(found));
     }
-    // By itself it would execute the script again, and that `env`, without end.
+    // Without a name, `env` would execute the script again, and the script `env`, without end.
     let name = started_by_env(words)
         .with_context(|| format!("{script} names no program after `#!{interpreter}`"))?;
     find_in_path(OsStr::new(name))
@@ -276,11 +276,11 @@ fn interpreter_of_script(path: &Path) -> anyhow::Result<Option<PathBuf>> {
         .with_context(|| why_not_run(path, name, Path::new(name)))
 }
 
-/// What `env` starts, given its arguments; nothing if there are only options.
+/// The program that `env` starts, given its arguments; `None` if there are only options.
 fn started_by_env<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     loop {
         let word = words.next()?;
-        // The first word to split may follow at once.
+        // The words to split may begin in the same argument.
         let split = word.strip_prefix("-S").or_else(|| word.strip_prefix("--split-string="));
         let word = split.filter(|rest| !rest.is_empty()).unwrap_or(word);
         if matches!(word, "-u" | "--unset" | "-C" | "--chdir" | "-a" | "--argv0") {
@@ -423,7 +423,7 @@ mod tests {
         let renamed = build("renamed", &["-Dmalloc=mi_malloc"]).expect("a C compiler");
         assert_eq!(obstacle(&renamed).unwrap(), None);
         assert!(called(&renamed).is_some_and(|note| note.contains("has mimalloc linked in")));
-        // Without a C library, since there may be no static one.
+        // Without a C library, since this machine may have no static one.
         let flags = ["-static", "-nostdlib", "-Wl,-e,main"];
         let unlinked = build("static", &flags).expect("a C compiler");
         assert_eq!(obstacle(&unlinked).unwrap(), Some(Obstacle::Static));
