@@ -6,12 +6,12 @@
 //!               └───────────── the next command, when nobody holds it ┴▶ restore
 //! ```
 //!
-//! 1. The state file, with what all settings were, is on disk before the first is changed, and is
-//!    not written again.
-//! 2. The state file is locked by the command that made it. One that nobody holds belongs to a
-//!    command that was killed; whoever finds it restores the settings.
+//! 1. The state file holds the previous values of all settings. It is on disk before the first
+//!    setting is changed, and is not written again.
+//! 2. The command that made the state file holds a lock on it. A state file without a lock belongs
+//!    to a command that was killed; whoever finds it restores the settings.
 //! 3. The keeper has a session of its own and waits on a pipe whose other end only the command
-//!    holds: it restores when the command ends, however it ends, even by SIGKILL.
+//!    holds. It restores when the command ends, however it ends, even by SIGKILL.
 //! 4. Restoring twice is harmless. A setting that somebody else changed meanwhile is left alone and
 //!    reported.
 
@@ -36,7 +36,7 @@ pub(crate) use knobs::{Knob, knobs};
 /// How long the lock of a killed command may outlive its pipe.
 const LOCK_GOES_WITHIN: Duration = Duration::from_secs(5);
 
-/// One setting to be changed.
+/// A setting that is changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Changed {
     /// What people call it.
@@ -44,22 +44,22 @@ struct Changed {
     name: String,
     /// The file that holds it.
     path: PathBuf,
-    /// What it was.
+    /// Its previous value.
     before: String,
-    /// What it was set to.
+    /// The value that was set.
     wanted: String,
 }
 
 /// The content of the state file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct State {
-    /// Whether it is to outlive the command that set it (`hectare doctor --set`).
+    /// Whether the settings outlive the command that set them (`hectare doctor --set`).
     keep: bool,
     changed: Vec<Changed>,
 }
 
-/// The folder whose files describe the machine. Tests put one in place of `/`, so that they need no
-/// privileges and disturb no machine.
+/// The folder whose files describe the machine. Tests use another folder than `/`, so that they
+/// need no privileges and disturb no machine.
 pub(crate) fn system_root() -> PathBuf {
     std::env::var_os("HECTARE_SYSTEM_ROOT").map_or_else(|| "/".into(), PathBuf::from)
 }
@@ -77,7 +77,7 @@ fn state_path() -> anyhow::Result<PathBuf> {
     Ok(folder.join("hectare/environment.json"))
 }
 
-/// The machine under control; dropping it restores.
+/// The machine under control. Dropping it restores the settings.
 #[derive(Debug)]
 pub(crate) struct Control {
     /// What was done, for people.
@@ -90,7 +90,7 @@ impl Control {
     /// Sets every knob that may be set. With `keep` the settings stay until [`restore`].
     ///
     /// # Errors
-    /// When the state file cannot be written: then nothing is set.
+    /// When the state file cannot be written. Nothing is set then.
     pub(crate) fn take(keep: bool) -> anyhow::Result<Self> {
         let path = state_path()?;
         let folder = path.parent().expect("the path has a folder");
@@ -106,7 +106,7 @@ impl Control {
                 path.display()
             );
         }
-        // Started before the first change, so that there is never a moment without it.
+        // The keeper starts before the first change, so that there is no moment without it.
         let keeper = if keep { None } else { Some(keeper()?) };
         let mut notes = Vec::new();
         let mut state = State { keep, changed: Vec::new() };
@@ -123,7 +123,7 @@ impl Control {
             }
         }
         // Written once, and completely, before the first change, so that a kill at any moment
-        // leaves it that way.
+        // leaves it complete.
         write_state(&file, &state)?;
         state.changed.retain(|Changed { name, path, before, wanted }| {
             let done = fs::write(path, wanted);
@@ -136,7 +136,7 @@ impl Control {
         if state.changed.is_empty() {
             fs::remove_file(&path)?;
         }
-        // Settings that are to stay are held by nobody.
+        // No process holds settings that are to stay.
         let held = !state.changed.is_empty() && !keep;
         Ok(Self { notes, state: held.then_some((path, file)), keeper })
     }
@@ -157,11 +157,12 @@ impl Drop for Control {
     }
 }
 
-/// Restores what a killed command left set; with `all`, also what was set to stay. Returns what was
-/// done, for people; `None` if a command holds the settings, which restores them at its end.
+/// Restores the settings that a killed command left; with `all`, also settings that were to stay.
+/// Returns what was done, for people; `None` if a command holds the settings and restores them at
+/// its end.
 ///
 /// # Errors
-/// When there is a state file that cannot be read.
+/// When a state file cannot be read.
 pub(crate) fn restore(all: bool) -> anyhow::Result<Option<Vec<String>>> {
     let path = match state_path() {
         // If no state can be recorded, nothing was set.
@@ -182,7 +183,7 @@ pub(crate) fn restore(all: bool) -> anyhow::Result<Option<Vec<String>>> {
     Ok(Some(notes))
 }
 
-/// Waits for the end of standard input, then restores: what the hidden verb `keeper` does.
+/// Waits for the end of standard input, then restores. The hidden verb `keeper` does this.
 pub(crate) fn keep_watch() -> anyhow::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: ignoring a signal changes nothing but this process's own disposition.
@@ -213,7 +214,7 @@ fn restore_from(path: &Path, file: &File) -> anyhow::Result<Vec<String>> {
     for changed in read_state(file)?.changed.iter().rev() {
         let name = changed.path.display();
         match fs::read_to_string(&changed.path).map(|now| knobs::chosen(&now)) {
-            // It could not be set, or has not been yet.
+            // The setting could not be changed, or has not been changed yet.
             Ok(now) if now == changed.before => continue,
             Ok(now) if now != changed.wanted => {
                 notes.push(format!("{name} is {now} by now: left so, it was {}", changed.before));
@@ -240,7 +241,7 @@ fn read_state(mut file: &File) -> anyhow::Result<State> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     if text.is_empty() {
-        // Killed before anything was set.
+        // The command was killed before it set anything.
         return Ok(State::default());
     }
     serde_json::from_str(&text).with_context(|| {

@@ -36,7 +36,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Reads the machine; what cannot be read is empty, never guessed.
+    /// Reads the machine. A field that cannot be read is empty, never guessed.
     pub(crate) fn probe() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -62,9 +62,9 @@ impl Machine {
 }
 
 impl Machine {
-    /// The names of the fields in which another machine, or this one at another time, differs so
-    /// that figures of the two cannot be compared. Total memory is not the same after every boot,
-    /// and older records do not say what the host takes back.
+    /// The names of the fields in which two machines, or one at two times, differ so that figures
+    /// of the two cannot be compared. Total memory is not the same after every boot, and older
+    /// records do not say whether the host takes memory back.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let fields = |machine: &Self| match serde_json::to_value(machine) {
             Ok(serde_json::Value::Object(fields)) => fields,
@@ -79,8 +79,9 @@ impl Machine {
     }
 }
 
-/// Memory that this process may still take, bytes, according to the files below `root`: what the
-/// machine has left, or this process's control groups if that is less. 0 if unknown.
+/// Memory that this process may still take, bytes, according to the files below `root`: the
+/// machine's available memory, or that of this process's control groups if it is less. 0 if
+/// unknown.
 pub(crate) fn available_bytes(root: &Path) -> u64 {
     let read = |path: &Path| fs::read_to_string(root.join(path)).ok();
     let meminfo = read(Path::new("proc/meminfo")).unwrap_or_default();
@@ -89,7 +90,7 @@ pub(crate) fn available_bytes(root: &Path) -> u64 {
     let left_to = |group: &Path| {
         let file = |name: &str| read(&Path::new("sys/fs/cgroup").join(group).join(name));
         let figure = |name: &str| file(name)?.trim().parse::<u64>().ok();
-        // What is cached of files counts as used, and goes when memory is asked for.
+        // Cached file content counts as used, but is dropped when memory is needed.
         let stat = file("memory.stat").unwrap_or_default();
         let cached = stat.lines().find_map(|line| line.strip_prefix("inactive_file "));
         let cached = cached.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0);

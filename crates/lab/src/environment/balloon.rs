@@ -1,8 +1,8 @@
 //! Whether the host of a virtual machine takes back the machine's free memory, and when.
 //!
 //! Linux tells the host through the virtio balloon which memory is free ("free page reporting").
-//! Some two seconds after something became free, a pass over all free blocks begins; the host
-//! unmaps them and has to find new memory when they are touched.
+//! Some two seconds after memory became free, a pass over all free blocks begins. The host unmaps
+//! them and has to find new memory when they are touched.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(crate) fn takes_memory_back(root: &Path) -> bool {
 }
 
 /// Whether a virtio device is a balloon for which both sides have agreed on free page reporting.
-/// The driver must be there: the agreed features remain when it is gone.
+/// The driver must be present: the agreed features remain when it is gone.
 fn reports_free_memory(device: &Path) -> bool {
     let read = |name: &str| fs::read_to_string(device.join(name)).unwrap_or_default();
     read("device").trim() == BALLOON
@@ -28,7 +28,7 @@ fn reports_free_memory(device: &Path) -> bool {
         && device.join("driver").exists()
 }
 
-/// How often the host has answered such a report since boot; the number rises during a pass. `None`
+/// How often the host has answered such a report since boot. The number rises during a pass. `None`
 /// if the balloon's interrupts are not counted separately.
 pub(crate) fn reports_answered(root: &Path) -> Option<u64> {
     let interrupts = fs::read_to_string(root.join("proc/interrupts")).ok()?;

@@ -1,4 +1,4 @@
-//! How far apart two processors are: how long a cache line takes to the other one and back.
+//! How far apart two processors are: how long a cache line takes to the other processor and back.
 //!
 //! The processors of a virtual machine are threads of its host, which may run them on two
 //! hyperthreads at one moment and on two chips at the next. Programs whose threads share lines then
@@ -45,8 +45,8 @@ pub(crate) fn round_trip_ns(ours: usize, theirs: usize) -> anyhow::Result<RangeI
 /// The mean of [`TRIPS`] round trips.
 fn mean_ns(ours: usize, theirs: usize) -> anyhow::Result<u64> {
     let line = Line(AtomicU64::new(0));
-    // Each side increments the number after the other has: odd on the way there, even on the way
-    // back.
+    // Each side increments the number after the other has: it is odd on the way there, even on the
+    // way back.
     let pass = |cpu: usize, first: u64| -> anyhow::Result<Duration> {
         pin_to(&[cpu])?;
         let begun = Instant::now();
@@ -83,8 +83,8 @@ mod tests {
     fn a_line_goes_there_and_back() {
         let cpus = affinity().unwrap();
         let [first, second, ..] = cpus[..] else { return };
-        // With other work around, the two may not run at the same time: that must end, with a
-        // message.
+        // With other work around, the two threads may not run at the same time. The measurement
+        // must then end with a message.
         match round_trip_ns(first, second) {
             Ok(ns) => assert!(*ns.start() > 0 && ns.start() <= ns.end(), "{ns:?}"),
             Err(error) => assert!(error.to_string().contains("did not run at once"), "{error}"),

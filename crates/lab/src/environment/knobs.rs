@@ -34,7 +34,7 @@ pub(super) fn chosen(text: &str) -> String {
     inside.map_or(text, |(value, _)| value).trim().to_owned()
 }
 
-/// Every knob that this machine could have; those it lacks say so by [`Knob::now`].
+/// Every knob that this machine could have. [`Knob::now`] tells which of them it lacks.
 pub(crate) fn knobs() -> Vec<Knob> {
     let root = super::system_root();
     let cpus = root.join("sys/devices/system/cpu");
