@@ -7,15 +7,16 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-/// Where that is: `-` is the standard input, as it is the standard output for what is written.
+/// The place of the input: `-` is the standard input, as it is the standard output for output.
 fn place(path: &Path) -> &Path {
     if path.as_os_str() == "-" { Path::new("/dev/stdin") } else { path }
 }
 
-/// Opens it. If it is a pipe the user is told, since reading takes as long as its writer does.
+/// Opens the input. If it is a pipe the user is told, since reading takes as long as the pipe's
+/// writer does.
 ///
 /// # Errors
-/// When it cannot be opened; the path is in the message.
+/// When it cannot be opened. The path is in the message.
 pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
     let path = place(path);
     if fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo()) {
@@ -24,7 +25,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
     File::open(path).with_context(|| path.display().to_string())
 }
 
-/// All that is in a file, or comes through a pipe.
+/// The whole content of a file or a pipe.
 ///
 /// # Errors
 /// When it cannot be read, or is neither a file nor a pipe: a device need not have an end. The path

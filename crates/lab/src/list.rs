@@ -1,6 +1,7 @@
-//! Lists on the command line. Every option that takes one takes it in the same way: values separated by
-//! commas, or the option given several times. Where the values are of one form the parser divides them
-//! (`value_delimiter`); here is what has commas of its own.
+//! Lists on the command line. Every option that takes a list takes it in the same way: values
+//! separated by commas, or the option given several times. If all values are of one form the parser
+//! divides them (`value_delimiter`); this module divides lists whose values have commas of their
+//! own.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +11,7 @@ use anyhow::bail;
 
 use crate::cmd::Exit;
 
-/// Files. A value that names a file is that file, whatever commas are in its name.
+/// Files. A value that names an existing file is that file, whatever commas its name has.
 pub(crate) fn files(given: &[PathBuf]) -> Vec<PathBuf> {
     let divided = |value: &PathBuf| -> Vec<PathBuf> {
         let bytes = value.as_os_str().as_bytes();
@@ -23,7 +24,8 @@ pub(crate) fn files(given: &[PathBuf]) -> Vec<PathBuf> {
     given.iter().flat_map(divided).collect()
 }
 
-/// Names with parameters, `NAME:key=value,key=value`: a part that is `key=value` alone belongs to the name before it.
+/// Names with parameters, `NAME:key=value,key=value`. A part that is `key=value` alone belongs to
+/// the name before it.
 pub(crate) fn with_parameters(given: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for part in given.iter().flat_map(|value| value.split(',')).filter(|part| !part.is_empty()) {
@@ -38,10 +40,10 @@ pub(crate) fn with_parameters(given: &[String]) -> Vec<String> {
     names
 }
 
-/// Refuses a list in which something comes twice: its figures would stand there twice, under one name.
+/// Refuses a list with a repeated value: its figures would appear twice under one name.
 ///
 /// # Errors
-/// When it does; `option` is in the message.
+/// When a value is repeated. `option` is in the message.
 pub(crate) fn refuse_twice(option: &str, list: &[String]) -> anyhow::Result<()> {
     match list.iter().enumerate().find(|&(nth, name)| list[..nth].contains(name)) {
         Some((_, name)) => bail!(Exit::misused(format!("{option}: {name} is given twice"))),

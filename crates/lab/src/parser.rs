@@ -1,4 +1,4 @@
-//! How the command line is read, and what is said of one that cannot be.
+//! How the command line is read, and what the command says if it cannot be read.
 
 use std::ffi::OsString;
 
@@ -8,19 +8,18 @@ use clap::{Command, CommandFactory, FromArgMatches};
 use crate::Cli;
 use crate::say::in_one_line;
 
-/// Verbs whose contests are never of a program: what concerns programs alone is refused there, and
-/// not shown.
+/// Verbs whose contests never run a program: options for programs are refused there, and not shown.
 const WITHOUT_PROGRAMS: [&str; 2] = ["replay", "bench"];
 
-/// The command line, or what the parser gives in its place: help, the version, or what is wrong.
+/// The command line; or the parser's text in its place: help, the version, or what is wrong.
 ///
 /// # Errors
-/// In these cases.
+/// When there is such a text.
 pub(crate) fn parsed() -> Result<Cli, clap::Error> {
     let words: Vec<OsString> = std::env::args_os().collect();
     parsed_from(&words).map_err(|error| {
-        // The message is many lines of words as they were typed; so that a word with a line break does not look like
-        // more of them, it is made again of the words as they are shown.
+        // The message quotes the words as they were typed. A word with a line break would look like
+        // more lines of the message, so the message is made again from the words as they are shown.
         let shown: Vec<OsString> = words
             .iter()
             .map(|word| in_one_line(&word.to_string_lossy()).into_owned().into())
@@ -39,7 +38,7 @@ fn parsed_from(words: &[OsString]) -> Result<Cli, clap::Error> {
         .map_err(|error| with_word(error, words))
         .map_err(with_way_out)?;
     Cli::from_arg_matches(&matches).map_err(|error| {
-        // With the usage of the verb.
+        // The message ends with the usage of the verb.
         let verb = matches.subcommand_name().and_then(|name| command.find_subcommand_mut(name));
         match verb {
             Some(verb) => error.format(verb),
@@ -48,7 +47,7 @@ fn parsed_from(words: &[OsString]) -> Result<Cli, clap::Error> {
     })
 }
 
-/// All that the command understands.
+/// The whole command line that the command understands.
 fn whole() -> Command {
     with_negative_values(Cli::command()).mut_subcommands(|verb| {
         match WITHOUT_PROGRAMS.contains(&verb.get_name()) {
@@ -58,7 +57,7 @@ fn whole() -> Command {
     })
 }
 
-/// What of it is shown: hidden verbs and options are for the command itself.
+/// The part of it that users are shown: hidden verbs and options are for the command itself.
 pub(crate) fn shown() -> Command {
     shown_of(&whole())
 }
@@ -66,7 +65,7 @@ pub(crate) fn shown() -> Command {
 fn shown_of(command: &Command) -> Command {
     let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set());
-    // The parser takes names that last.
+    // The parser takes only names that live as long as the process.
     let name: &'static str = command.get_name().to_owned().leak();
     let mut shown = Command::new(name).args(arguments.cloned()).subcommands(verbs.map(shown_of));
     if let Some(about) = command.get_about() {
@@ -75,8 +74,8 @@ fn shown_of(command: &Command) -> Command {
     shown
 }
 
-/// Takes `-5` for the value that it is meant to be, so that it is told what can be given there; the
-/// parser would take it for an option, and advise to put it after `--`.
+/// Makes the parser take `-5` for a value, so that its message says which values there are.
+/// Otherwise it would take it for an option, and advise to put it after `--`.
 pub(crate) fn with_negative_values(command: Command) -> Command {
     command
         .mut_args(|arg| {
@@ -86,8 +85,8 @@ pub(crate) fn with_negative_values(command: Command) -> Command {
         .mut_subcommands(with_negative_values)
 }
 
-/// Refuses a first word that is no verb. The parser would complain of an unexpected argument instead,
-/// since without a verb the command takes the arguments of `compare`.
+/// Refuses a first word that is no verb. Without a verb the command takes the arguments of
+/// `compare`, so the parser would complain of an unexpected argument instead.
 fn refuse_unknown_verb(command: &mut Command, words: &[OsString]) -> Result<(), clap::Error> {
     let Some(word) = words.get(1) else { return Ok(()) };
     let is_option = word.as_encoded_bytes().starts_with(b"-");
@@ -106,8 +105,9 @@ fn refuse_unknown_verb(command: &mut Command, words: &[OsString]) -> Result<(), 
     Err(command.error(ErrorKind::InvalidSubcommand, message))
 }
 
-/// Adds which word had to be text, of which the parser says only that there is one. Paths and programs may have any
-/// bytes: of several words that are no text it is one that is refused even alone.
+/// Adds which word had to be text: the parser says only that there is one. Paths and programs may
+/// have any bytes, so among several words that are no text the culprit is one that is refused even
+/// alone.
 fn with_word(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     if error.kind() != ErrorKind::InvalidUtf8 {
         return error;

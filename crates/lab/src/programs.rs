@@ -5,7 +5,8 @@
 //!  json: python3 -c 'import json; json.loads("[" + "1," * 999999 + "1]")'
 //!  sort: sort --parallel=1 words.txt
 //! ```
-//! The words are divided as a shell divides them; nothing else of a shell's is done (`sh -c '…'` has all of it).
+//! The words are divided as a shell divides them. No other feature of a shell is available
+//! (`sh -c '…'` has them all).
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -28,7 +29,8 @@ pub(crate) struct Program {
 /// The programs that the file at `path` names, in its order.
 ///
 /// # Errors
-/// When it cannot be read, names none, or has a line that names none; the message says which line.
+/// When the file cannot be read, names no program, or has a line that names none. The message says
+/// which line.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<Program>> {
     let bytes = input::whole(path)?;
     let text = str::from_utf8(&bytes)
@@ -61,7 +63,7 @@ fn parse(text: &str) -> anyhow::Result<Vec<Program>> {
 }
 
 fn program(line: &str) -> anyhow::Result<Program> {
-    // (Blanks at the end are gone: where a command is missing nothing follows the colon.)
+    // (Blanks at the end have been trimmed: without a command nothing follows the colon.)
     let alone = || Some((line.strip_suffix(':')?, ""));
     let Some((name, command)) = line.split_once(": ").or_else(alone) else {
         bail!("`{line}` has no name: it takes the form `NAME: CMD…`");

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::say::in_one_line;
 use crate::threads;
 
-/// Time between two lines where no bar can be drawn.
+/// Time between two lines if no bar can be drawn.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Progress, shown on the error output.
@@ -25,14 +25,15 @@ impl Progress {
     /// Nothing done yet, of an unknown length.
     pub(crate) fn new() -> Self {
         let progress = Self::of_one_thread();
-        // Drawn anew by a thread, which need not be had.
+        // A thread redraws the bar, if the system gives us one.
         if progress.line_due.is_none() && threads::can_start() {
             progress.bar.enable_steady_tick(Duration::from_millis(250));
         }
         progress
     }
 
-    /// The same, drawn at each step alone: for a process that forks, and so may have no thread that holds a lock.
+    /// The same, but drawn only at each step. A process that forks needs this: it may have no other
+    /// thread that holds a lock.
     pub(crate) fn of_one_thread() -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };
@@ -51,14 +52,14 @@ impl Progress {
         self.bar.set_length(length);
     }
 
-    /// One is done, and `next` begins.
+    /// One step is done, and `next` begins.
     pub(crate) fn step(&mut self, next: String) {
         self.done += 1;
         self.bar.inc(1);
         self.begin(next);
     }
 
-    /// `next` begins.
+    /// Announces that `next` begins.
     pub(crate) fn begin(&mut self, next: String) {
         let now = Instant::now();
         if self.line_due.is_some_and(|due| now >= due) {
@@ -70,7 +71,7 @@ impl Progress {
         self.bar.set_message(in_one_line(&next).into_owned());
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(self) {
         self.bar.finish_and_clear();
     }

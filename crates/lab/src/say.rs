@@ -1,13 +1,13 @@
-//! What the command prints: these macros replace the standard library's of the same names, which
+//! What the command prints. These macros replace the standard library's of the same names, which
 //! panic when the output cannot be written.
 //!
-//! 1. What goes to the standard output is the result: if it is lost (the disk is full) the command
-//!    ends with a message and exit code 1. If the reader went away, SIGPIPE ends the command.
-//! 2. What goes to the error output is not part of the result: losing it changes nothing.
+//! 1. The standard output carries the result. If it is lost (the disk is full) the command ends
+//!    with a message and exit code 1. If the reader went away, SIGPIPE ends the command.
+//! 2. The error output is not part of the result: losing it changes nothing.
 //! 3. A name from outside (of a file, in a trace) cannot control the terminal: control characters
 //!    other than line breaks and tabs are shown as escapes, `\u{1b}`.
-//! 4. `println!` and `eprintln!` print one line, whatever is in it: a line break in a name is shown as
-//!    `\n`, too. Texts of several lines go through `print!` and `eprint!`.
+//! 4. `println!` and `eprintln!` print one line, whatever it contains: a line break in a name is
+//!    shown as `\n`, too. Texts of several lines go through `print!` and `eprint!`.
 
 use std::borrow::Cow;
 use std::fmt::{Arguments, Display};
@@ -57,7 +57,8 @@ pub(crate) fn beside(text: Arguments<'_>) {
     though_nobody_reads(|| io::stderr().write_all(shown(&text.to_string()).as_bytes()));
 }
 
-/// Does what writes to the error output: here a reader that went away does not end the command, either (2).
+/// Runs `write`, which writes to the error output. A reader of that output that went away does not
+/// end the command, either (2).
 fn though_nobody_reads(write: impl FnOnce() -> io::Result<()>) {
     // SAFETY: sets the action of a signal; a result written meanwhile fails with an error (1).
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -66,8 +67,8 @@ fn though_nobody_reads(write: impl FnOnce() -> io::Result<()>) {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Ends the command with what its parser gave in place of arguments: help and the version are results,
-/// everything else is said beside.
+/// Ends the command with the parser's text in place of arguments. Help and the version are results;
+/// everything else goes to the error output.
 pub(crate) fn parsers(error: &clap::Error) -> ! {
     if !error.use_stderr() {
         ended_by(error.print());
@@ -75,13 +76,13 @@ pub(crate) fn parsers(error: &clap::Error) -> ! {
     } else if let Cow::Owned(text) = shown(&error.render().to_string()) {
         beside(format_args!("{text}"));
     } else {
-        // In colours, where there are any.
+        // In colours, if the terminal has any.
         though_nobody_reads(|| error.print());
     }
     std::process::exit(error.exit_code())
 }
 
-/// What is printed as one line (4).
+/// A text as one line (4).
 pub(crate) fn line(text: Arguments<'_>) -> String {
     in_one_line(&text.to_string()).into_owned()
 }

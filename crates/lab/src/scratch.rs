@@ -1,8 +1,9 @@
-//! Folders for what is needed only while the command runs.
+//! Folders for files that are needed only while the command runs.
 //!
-//! 1. A folder lives as long as its [`Scratch`]; dropping that removes it with all that is in it.
-//! 2. Its owner holds a lock on the folder. What a killed owner left is unlocked, whatever process
-//!    has its number now, and the next command that makes a folder in the same place removes it.
+//! 1. A folder lives as long as its [`Scratch`]. Dropping that removes the folder with its content.
+//! 2. The owner holds a lock on its folder. The folder of a killed owner is unlocked, whatever
+//!    process has the owner's number now. The next command that makes a folder in the same place
+//!    removes it.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -53,7 +54,7 @@ impl Scratch {
         }
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -66,7 +67,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes what killed commands left in `folder`.
+/// Removes the folders that killed commands left in `folder`.
 fn remove_stale(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -79,7 +80,7 @@ fn remove_stale(folder: &Path) {
     }
 }
 
-/// Locks a file or folder without waiting; false when somebody holds it.
+/// Locks a file or folder without waiting. False when another process holds the lock.
 pub(crate) fn lock(file: &File) -> bool {
     // SAFETY: works on an open descriptor alone.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }

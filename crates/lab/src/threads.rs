@@ -4,8 +4,8 @@ use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 use crate::cmd::child;
 
-/// Starts a thread. Where the system refuses one the process ends with a message, since others may wait for it at a
-/// barrier.
+/// Starts a thread. If the system refuses one the process ends with a message, since other threads
+/// may wait for it at a barrier.
 pub(crate) fn start<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
@@ -13,7 +13,7 @@ pub(crate) fn start<'scope, T: Send + 'scope>(
     start_by(Builder::new(), scope, work)
 }
 
-/// As [`start`], as `builder` has it.
+/// As [`start`], with the settings of `builder`.
 pub(crate) fn start_by<'scope, T: Send + 'scope>(
     builder: Builder,
     scope: &'scope Scope<'scope, '_>,
@@ -24,7 +24,7 @@ pub(crate) fn start_by<'scope, T: Send + 'scope>(
         .unwrap_or_else(|error| child::give_up(&format!("cannot start a thread: {error}")))
 }
 
-/// Whether the system gives this process another thread just now.
+/// Whether the system lets this process start another thread just now.
 pub(crate) fn can_start() -> bool {
     Builder::new().spawn(|| ()).is_ok_and(|thread| thread.join().is_ok())
 }

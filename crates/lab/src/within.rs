@@ -14,7 +14,8 @@ where
     }
 }
 
-/// As [`within`] for what is no number at all; whoever takes the number can say more of one outside.
+/// As [`within`], but refuses only what is no number at all: the caller can say more about a number
+/// outside the range.
 pub(crate) fn number<T>(low: T, high: T) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: FromStr + PartialOrd + Display + Copy,
