@@ -63,7 +63,8 @@ fn script(random: &mut fastrand::Rng, ops: u64, slots: usize) -> Vec<Step> {
         .collect()
 }
 
-/// One below `end`, by the rule that a fifth of everything gets four fifths of the draws.
+/// A number below `end`. A fifth of the numbers gets four fifths of the draws, and so on within
+/// that fifth.
 fn hot(random: &mut fastrand::Rng, mut end: usize) -> usize {
     while end >= 5 && random.u32(0..5) != 0 {
         end /= 5;
@@ -71,7 +72,7 @@ fn hot(random: &mut fastrand::Rng, mut end: usize) -> usize {
     random.usize(0..end)
 }
 
-/// Each power of two half as often as the one before, and uniform between them.
+/// Each power of two comes half as often as the one before; sizes between two powers are uniform.
 fn size_bytes(random: &mut fastrand::Rng) -> u32 {
     let power = 3 + random.u32(..).leading_zeros().min(6);
     random.u32(1 << power..=2 << power)

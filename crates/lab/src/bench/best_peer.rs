@@ -1,13 +1,13 @@
 //! Compares every subject with the best peer of each row.
 //!
-//! The table that `hectare bench all`, `bench published` and `compare --programs` end with: for each workload the peer
-//! with the least time and the peer with the least memory, and every subject's ratio to them; then
-//! the geometric means over the rows. Ours (`hectare` and names that begin with it) are compared
-//! with the best of the others. A peer is compared with the best of the peers, itself included, so
-//! its ratio is never below 1.
+//! The table that `hectare bench all`, `bench published` and `compare --programs` end with. It has,
+//! for each workload, the peer with the least time and the peer with the least memory, and every
+//! subject's ratio to them; then the geometric means over the rows. Ours (`hectare` and names that
+//! begin with it) are compared with the best of the others. A peer is compared with the best of the
+//! peers, itself included, so its ratio is never below 1.
 //!
 //! The ratio is the median over rounds of the paired ratio to the peer with the least median.
-//! Rounds of different records cannot be paired: between those it is the ratio of the medians,
+//! Rounds of different records cannot be paired: between records it is the ratio of the medians,
 //! without an interval. Beside it is what the reference showed against itself in that row: a
 //! difference no larger than that is none.
 
@@ -24,8 +24,8 @@ const FROM: &str = "from";
 /// The parameter of the report that holds the summary: subject → name of the mean → value.
 const MEANS: &str = "geometric_means_to_best_peer";
 
-/// What is compared: the figure of a row, its per-round values if kept, and the name of the ratio
-/// to be added.
+/// What is compared: the figure of a row, its per-round values if they were kept, and the name of
+/// the ratio to be added.
 struct Judged {
     title: &'static str,
     figure: &'static str,
@@ -70,8 +70,8 @@ fn is_measured(row: &Row) -> bool {
         && (has_role(row, "subject") || has_role(row, "reference"))
 }
 
-/// Whether a measured row is of the work that the reference did: what was not allocated took no
-/// time and no memory.
+/// Whether the subject of a measured row did the work that the reference did: an allocation that
+/// failed took no time and no memory.
 fn did_the_work(report: &Report, row: &Row) -> bool {
     let failed = |row: &Row| row.number("failed_allocations").unwrap_or(0.0);
     let mut references = measured(report, &row.workload).filter(|row| has_role(row, "reference"));
@@ -88,7 +88,7 @@ fn has_role(row: &Row, role: &str) -> bool {
     row.figures.get("role").and_then(|value| value.as_str()) == Some(role)
 }
 
-/// Merges several reports into one, in the order given; a later row replaces an earlier one of the
+/// Merges several reports into one, in the order given. A later row replaces an earlier one of the
 /// same subject and workload.
 ///
 /// # Errors
@@ -98,7 +98,8 @@ pub(crate) fn merged(verb: &str, files: &[PathBuf]) -> anyhow::Result<Report> {
     for (nth, file) in files.iter().enumerate() {
         let name = file.display();
         let part = Report::read(file)?;
-        // A workload alone can have had other parameters, which the names of its rows do not tell.
+        // A record of a single workload may have other parameters, which the names of its rows do
+        // not show.
         anyhow::ensure!(
             part.verb == report.verb,
             "{name} is a record of `{}`, not of `{verb}`",
@@ -120,7 +121,7 @@ pub(crate) fn merged(verb: &str, files: &[PathBuf]) -> anyhow::Result<Report> {
             single(row) && ["subject", "reference", "again"].iter().any(|role| has_role(row, role))
         };
         for mut row in part.rows.into_iter().filter(wanted) {
-            // A merged record already says where its rows come from.
+            // A row of a merged record already says which record it comes from.
             let before = row.figures.get(FROM).and_then(|value| value.as_str());
             let from = match before {
                 Some(before) => format!("{name}: {before}"),
@@ -141,7 +142,7 @@ pub(crate) fn merged(verb: &str, files: &[PathBuf]) -> anyhow::Result<Report> {
 /// Adds to each measured row its ratios to the best peer, and to the report the geometric means of
 /// each subject.
 pub(crate) fn judge(report: &mut Report) {
-    // Rows of records have been judged before, beside other peers.
+    // Rows of a record may have been judged before, beside other peers.
     let of_judgement =
         |name: &str| JUDGED.iter().any(|it| name.starts_with(it.ratio) || name == it.best_peer);
     for row in &mut report.rows {
@@ -184,7 +185,7 @@ pub(crate) fn judge(report: &mut Report) {
     let rows = workloads(report).len();
     let mut summary = serde_json::Map::new();
     for ((subject, name), ratios) in means {
-        // A subject that broke somewhere, or left work out, has no mean over all rows.
+        // A subject that broke in a row, or left out work, has no mean over all rows.
         let Some(mean) = stats::geometric_mean(&ratios).filter(|_| ratios.len() == rows) else {
             report.notes.push(format!(
                 "{subject} has {} of {rows} rows: no geometric mean of {name}",
@@ -201,13 +202,13 @@ pub(crate) fn judge(report: &mut Report) {
     report.parameter(MEANS, serde_json::Value::Object(summary));
 }
 
-/// A geometric mean of a subject (or, with `worst_` before its name, the worst row).
+/// A geometric mean of a subject; or its worst row, if the name begins with `worst_`.
 fn mean(report: &Report, subject: &str, name: &str) -> Option<f64> {
     report.parameters.get(MEANS)?.get(subject)?.get(name)?.as_f64()
 }
 
-/// Median over rounds of the paired ratio with the ends of its interval; if the rounds are not
-/// kept, differ or come from two records, only the ratio of the medians.
+/// Median over rounds of the paired ratio, with the ends of its interval. Only the ratio of the
+/// medians if the rounds were not kept, differ or come from two records.
 fn paired(row: &Row, best: &Row, judged: &Judged) -> Option<(f64, Option<[f64; 2]>)> {
     let runs = |row: &Row| -> Option<Vec<f64>> {
         row.figures.get(judged.runs)?.as_array()?.iter().map(serde_json::Value::as_f64).collect()
@@ -253,8 +254,8 @@ fn subjects(report: &Report) -> Vec<String> {
     names
 }
 
-/// Both tables as Markdown: ratios to the best peer, the best named, the means last, and below them
-/// the worst row of each of ours by name.
+/// Both tables as Markdown: ratios to the best peer, the best peer named, the means last. Below
+/// them is the worst row of each of ours, by name.
 pub(crate) fn tables(report: &Report) -> String {
     let mut text = String::new();
     let (subjects, workloads) = (subjects(report), workloads(report));
@@ -422,7 +423,7 @@ mod tests {
         let (mut first, mut second) = (example(), example());
         first.rows.retain(|row| row.subject != "hectare" && row.workload == "a");
         second.rows.retain(|row| row.subject == "hectare" && row.workload == "a");
-        // By the medians 0.5; pairing the rounds, which are unrelated, would give 0.6.
+        // The ratio of the medians is 0.5. Pairing the rounds, which are unrelated, would give 0.6.
         second.rows[0].figures["time_ns_runs"] = vec![60.0, 55.0, 72.0].into();
         second.rows[0].figures["time_ns"] = 55.0.into();
         let mut report = merged_records("two", &[first.clone(), second.clone()]).unwrap();
@@ -448,8 +449,8 @@ mod tests {
     fn what_records_said_of_the_best_peer_is_judged_anew() {
         let (mut first, mut second) = (example(), example());
         judge(&mut first);
-        // A better peer on one workload, in whose record no round is paired with ours; on the other
-        // all peers break.
+        // One workload has a better peer from a record in which no round is paired with ours; in
+        // the other all peers break.
         second.rows.retain(|row| row.subject != "hectare");
         for row in &mut second.rows {
             if row.workload == "b" {
@@ -496,7 +497,7 @@ mod tests {
             assert!(close(ours.number("time_to_best_peer_ratio"), 0.25), "{name}");
             assert_eq!(ours.figures["time_best_peer"], "system", "{name}");
             assert_eq!(mean(&report, "fast", "time_to_best_peer_ratio"), None, "{name}");
-            // What also fails under the reference is due to the machine.
+            // Allocations that also fail under the reference are due to the machine.
             let reference = report.rows.iter_mut().find(|row| row.subject == "system").unwrap();
             reference.figures.insert("failed_allocations".to_owned(), 9.into());
             judge(&mut report);

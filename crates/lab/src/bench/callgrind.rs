@@ -1,13 +1,13 @@
 //! Instructions and simulated cache misses per operation, counted by callgrind.
 //!
 //! Counts do not depend on what else the machine does, so they show small differences between fast
-//! paths that times cannot. Each subject runs twice, the second time with twice the operations; the
-//! difference of the counts belongs to the additional operations alone, so that starting the
-//! process and the heap drops out.
+//! paths that times cannot. Each subject runs twice, the second time with twice the operations. The
+//! difference of the counts belongs to the additional operations alone; the start of the process
+//! and of the heap drops out.
 //!
-//! 1. *In the library*: what was executed in the subject's own code (for `system` in the C library).
+//! 1. *In the library*: instructions in the subject's own code (for `system` in the C library).
 //! 2. *In all*: including the harness, which writes and checks the stamps and makes the list of
-//!    operations; the same for every subject.
+//!    operations. This part is the same for every subject.
 //! 3. Cache misses are those in valgrind's model of this machine's first and last level, in all.
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 use crate::subject::Subject;
 
-/// Under callgrind a program takes some fifty times as long, so this many times fewer operations
+/// A program takes some fifty times as long under callgrind, so this many times fewer operations
 /// are done.
 const FEWER: u64 = 50;
 
@@ -35,12 +35,12 @@ pub(crate) fn is_here() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Counts one workload on every subject; `ops` are those of a timed run.
+/// Counts one workload on every subject. `ops` are the operations of a timed run.
 ///
 /// A subject that breaks under valgrind is left out, with a note.
 ///
 /// # Errors
-/// When a workload asked for twice the operations does not do more of them.
+/// When a workload asked for twice the operations does not do more.
 pub(crate) fn count(
     name: &str,
     parameters: &Parameters,
@@ -55,7 +55,7 @@ pub(crate) fn count(
         let both = run(name, &once, subject).and_then(|few| Ok((few, run(name, &twice, subject)?)));
         let ((less, few), (more, many)) = match both {
             Ok(both) => both,
-            // Some heaps do not start under valgrind; the others are counted all the same.
+            // Some heaps do not start under valgrind. The others are counted all the same.
             Err(error) => {
                 report
                     .rows
@@ -85,7 +85,7 @@ pub(crate) fn count(
 /// How many more operations `many` has done than `few`.
 ///
 /// # Errors
-/// When it has not done more.
+/// When `many` has not done more.
 fn more_ops(name: &str, few: &Outcome, many: &Outcome) -> anyhow::Result<u64> {
     let more = many.ops.saturating_sub(few.ops);
     anyhow::ensure!(more > 0, "`{name}` does not do more when it is asked for more");
@@ -101,7 +101,7 @@ pub(super) struct Counts {
     pub(super) last_level_misses: u64,
 }
 
-/// This command under callgrind with `options`, writing to `file`; the caller adds the arguments.
+/// This command under callgrind with `options`, writing to `file`. The caller adds the arguments.
 pub(super) fn valgrind(file: &Path, options: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new("valgrind");
     command
@@ -142,11 +142,11 @@ fn run(
     Ok((parse(&text, &object)?, outcome))
 }
 
-/// Sums of a callgrind profile with uncompressed names and positions; `object` is the library,
+/// Sums of a callgrind profile with uncompressed names and positions. `object` is the library,
 /// named by its file name, whose share is reported.
 ///
-/// A cost line is `LINE COUNT…` in the order of the `events:` header; the one after `calls=` is the
-/// cost of the callee, which is counted there.
+/// A cost line is `LINE COUNT…` in the order of the `events:` header. The line after `calls=` is
+/// the cost of the callee, which is counted there.
 pub(super) fn parse(text: &str, object: &Path) -> anyhow::Result<Counts> {
     let file = object.file_name().context("a library has a name")?.to_string_lossy();
     let mut events: Vec<&str> = Vec::new();

@@ -3,7 +3,7 @@
 use super::script::replace_in_each_thread;
 use super::{Domain, Domains, Outcome, Parameters, Workload, script};
 
-/// The simplest steady workload: what the tests use to check the machinery.
+/// The simplest steady workload. The tests check the machinery with it.
 pub(crate) struct Churn;
 
 impl Workload for Churn {

@@ -1,7 +1,7 @@
-//! What each parameter of a workload may be, checked before any process is started.
+//! What each parameter of a workload may be. It is checked before any process is started.
 //!
-//! A workload writes down its operations beforehand, so absurd parameters would lead not to a slow
-//! run but to a process killed for its memory use, with no hint as to which parameter was to blame.
+//! A workload writes down its operations beforehand. Absurd parameters would not make the run slow
+//! but get the process killed for its memory use, with no hint as to which parameter was to blame.
 
 use std::fmt;
 
@@ -61,7 +61,7 @@ impl fmt::Display for Domain {
 /// Whether a workload can be run with these parameters on a machine of `memory_bytes` (0: unknown).
 ///
 /// # Errors
-/// Names the parameter, its value and what it may be.
+/// Names the parameter, its value and the values that it may have.
 pub(crate) fn check(
     workload: &dyn Workload,
     parameters: &Parameters,

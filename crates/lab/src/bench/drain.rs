@@ -61,7 +61,7 @@ impl Workload for Drain {
             live_bytes += u64::from(size_bytes);
             sizes.push(size_bytes);
         }
-        // Objects go where the shuffled order says, so that freeing in slot order is random.
+        // The shuffled order assigns objects to slots, so that freeing in slot order is random.
         let mut order: Vec<u32> = (0..sizes.len() as u32).collect();
         random.shuffle(&mut order);
         let mut slots: Vec<Object> = empty_slots(sizes.len());

@@ -3,7 +3,7 @@
 //! If the machine exposes no hardware counters, perf samples by processor time (`cpu-clock`), which
 //! is all a flame graph needs. Stacks are unwound from copies of the stack, since code without
 //! frame pointers cannot be unwound otherwise. Samples carry the clock of the window of
-//! measurement, so that what the workload prepared before it and checked after it is left out.
+//! measurement, so that the workload's preparation before it and checks after it are left out.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -37,11 +37,11 @@ const ENOUGH_NS: u64 = 1_000_000_000;
 /// A short workload is run again, but not more often than this.
 const MOST_RUNS: u32 = 20;
 
-/// Where the graph of a subject goes, in `folder`. A slash in the subject's name does not create a
+/// The file in `folder` for the graph of a subject. A slash in the subject's name does not create a
 /// folder.
 ///
 /// # Errors
-/// When it cannot be written there.
+/// When the file cannot be written.
 pub(crate) fn place_in(folder: &Path, name: &str, subject: &Subject) -> anyhow::Result<PathBuf> {
     let path = folder.join(format!("{name}-{}.svg", subject.name.replace('/', "-")));
     place::check(&path, Kind::Flame).map_err(|why| anyhow!("{} {why}", path.display()))?;
@@ -102,7 +102,7 @@ fn sample(
         .args(["--clockid", "CLOCK_MONOTONIC"])
         .args(["--freq", &SAMPLES_PER_S.to_string(), "--output"])
         .arg(&data)
-        // Preloaded by `env`, so that perf itself runs on the system's allocator.
+        // `env` sets the preload, so that perf itself runs on the system's allocator.
         .args(["--", "env"]);
     for (key, value) in subject.environment() {
         record.arg(format!("{key}={value}"));

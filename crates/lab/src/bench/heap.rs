@@ -1,17 +1,18 @@
 //! The measured heap as the workloads use it: objects that carry a stamp.
 //!
 //! An allocation writes its stamp into the first and the last bytes of the object, as a program
-//! that uses its memory would; freeing reads them back. So a heap that hands out the same bytes
-//! twice is found out, and no subject is faster because what it hands out is never touched.
+//! that uses its memory would. Freeing reads them back. So a heap that hands out the same bytes
+//! twice is caught, and no subject is faster because its memory is never touched.
 //!
-//! What has just been read back lies in the processor's caches when it is freed. A workload after a benchmark that frees
-//! what nobody has looked at for long can do without ([`Tally::unread`]): then `free` itself is the first to touch it.
+//! Bytes that were just read back are in the processor's caches when the object is freed. A
+//! workload after a benchmark that frees objects nobody has looked at for long can do without
+//! ([`Tally::unread`]): then `free` itself is the first to touch them.
 
 use std::hint::black_box;
 
 use super::{Domain, Parameters};
 
-/// What one thread did, and whether it looks at what it frees.
+/// What one thread did, and whether it reads back what it frees.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     /// Sum of the stamps of all objects that were given back.
@@ -29,16 +30,16 @@ impl Tally {
     pub(super) const READ_BACK: (&'static str, Domain) =
         ("read_back", Domain::Words(&["yes", "no"]));
 
-    /// That of a thread that reads back what it frees, or not, as `parameters` say.
+    /// A tally for a thread that reads back the objects it frees, or not, as `parameters` say.
     ///
     /// # Errors
-    /// When they do not say it.
+    /// When the parameters do not say.
     pub(super) fn of(parameters: &Parameters) -> anyhow::Result<Self> {
         let unread = parameters.text(Self::READ_BACK.0)? == "no";
         Ok(Self { unread, ..Self::default() })
     }
 
-    /// Adds what another thread did.
+    /// Adds the tally of another thread.
     pub(super) fn add(&mut self, other: &Tally) {
         self.checksum = self.checksum.wrapping_add(other.checksum);
         self.failed += other.failed;
@@ -46,8 +47,8 @@ impl Tally {
     }
 }
 
-/// One object of the measured heap, or none (a free slot, or an allocation that failed). Its stamp
-/// is at both ends of its used part, which is all of it unless the workload says less.
+/// One object of the measured heap, or none (a free slot, or an allocation that failed). The stamp
+/// is at both ends of the used part, which is the whole object unless the workload says less.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object {
     address: *mut u8,
@@ -89,23 +90,23 @@ impl Object {
         object
     }
 
-    /// Whether there is memory behind it.
+    /// Whether the object has memory.
     pub(super) fn is_some(&self) -> bool {
         !self.address.is_null()
     }
 
-    /// How much of it is used, bytes: the size asked for, unless the workload said less. It is not
-    /// 0 for an allocation that failed.
+    /// How much of the object is used, bytes: the size asked for, unless the workload said less. It
+    /// is not 0 for an allocation that failed.
     pub(super) fn used_bytes(&self) -> u32 {
         self.used_bytes
     }
 
-    /// Changes the size by `realloc`; content up to the smaller size must survive.
+    /// Changes the size by `realloc`. Content up to the smaller size must survive.
     pub(super) fn resize(&mut self, size_bytes: u32, tally: &mut Tally) {
         self.resize_part(size_bytes, size_bytes, tally);
     }
 
-    /// The same, using the first `used_bytes` (at least 1, at most all) from now on.
+    /// The same, but uses the first `used_bytes` (at least 1, at most all) from now on.
     pub(super) fn resize_part(&mut self, size_bytes: u32, used_bytes: u32, tally: &mut Tally) {
         debug_assert!((1..=size_bytes).contains(&used_bytes));
         self.check(tally);
@@ -151,7 +152,7 @@ impl Object {
         if !self.is_some() {
             return;
         }
-        // The first and the last bytes carry the stamp: they are touched already.
+        // The first and the last bytes carry the stamp and are touched already.
         let first = from_bytes.max(8).next_multiple_of(4096);
         for offset in (first..self.used_bytes.saturating_sub(1)).step_by(4096) {
             // SAFETY: inside the object, before its last byte.
@@ -197,8 +198,8 @@ impl Object {
         }
     }
 
-    /// An object of more than eight bytes has a last byte of its own; a smaller one has nothing
-    /// else.
+    /// An object of more than eight bytes has a last byte of its own; a smaller object consists of
+    /// the stamp alone.
     #[inline]
     fn last_byte(&self) -> u8 {
         self.stamp as u8
@@ -224,7 +225,7 @@ impl Object {
     }
 }
 
-/// A stamp made from a place in a script and a size; the checksum is made of these.
+/// A stamp made from a place in a script and a size. The checksum is the sum of stamps.
 #[inline]
 pub(super) fn stamp(place: u64, size_bytes: u32) -> u32 {
     let mixed = (place ^ u64::from(size_bytes) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -257,7 +258,7 @@ mod tests {
         }
         let mut tally = Tally::default();
         let mut object = Object::allocate_part(100, 25, 77, &mut tally);
-        // What lies beyond is not used.
+        // Bytes beyond the used part do not count.
         damage(&object, 25);
         for (size_bytes, used_bytes) in [(3000, 3000), (50, 8), (400, 100)] {
             object.resize_part(size_bytes, used_bytes, &mut tally);

@@ -47,7 +47,7 @@ impl Workload for Larson {
 
     fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
         let slots: f64 = parameters.get("slots")?;
-        // A line of lives is assembled once more to see how much of it is live at once.
+        // A line of lives is assembled a second time, to see how much of it is live at once.
         let steps = slots + parameters.get::<f64>("lives")? * parameters.ops as f64;
         Ok(parameters.threads as f64 * 2.0 * script::written_bytes(steps, slots))
     }
@@ -100,8 +100,8 @@ impl Workload for Larson {
     }
 }
 
-/// The first objects come from the main thread, dealt out in random order, so that neighbours in
-/// memory belong to different threads.
+/// The first objects come from the main thread. They are dealt out in random order, so that
+/// neighbours in memory belong to different threads.
 fn fill_shuffled(
     lines: &[Vec<Vec<Step>>],
     tables: &mut [Vec<Object>],

@@ -1,8 +1,8 @@
 //! Ten kinds of misuse: which of them does the heap detect?
 //!
-//! Each kind runs in a forked child. **Seen** is a child that ended by `abort` (or a trap), or that
-//! printed a line on its standard error. A child that ended by another signal only **crashed**:
-//! later, elsewhere, or by luck. One that went on to its end is **unnoticed**.
+//! Each kind runs in a forked child. Misuse is **seen** if the child ended by `abort` (or a trap),
+//! or printed a line on its standard error. A child that ended by another signal only **crashed**:
+//! later, elsewhere, or by luck. If the child went on to its end, the misuse is **unnoticed**.
 
 use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use crate::measure::Window;
 /// The workload.
 pub(crate) struct Misuse;
 
-/// What is done wrong, and the name under which it is reported.
+/// The kinds of misuse, and the name under which each is reported.
 const KINDS: [(&str, fn()); 10] = [
     ("double_free_at_once", double_free_at_once),
     ("double_free_late", double_free_late),
@@ -83,7 +83,7 @@ enum Verdict {
     Unnoticed,
 }
 
-/// How a child ends that cannot start the thread it needs.
+/// The exit code of a child that cannot start the thread it needs.
 const NO_THREAD: libc::c_int = 1;
 
 fn try_in_child(kind: fn()) -> anyhow::Result<Verdict> {
@@ -127,8 +127,8 @@ fn in_child(kind: fn(), standard_error: i32) -> ! {
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &no_core) };
     // SAFETY: ends a child whose heap is in an endless loop; it counts as crashed.
     unsafe { libc::alarm(5) };
-    // Some work before, so that the heap is not in its initial state, and after, so that a heap
-    // that notices late gets its chance.
+    // There is some work before, so that the heap is not in its initial state, and after, so that a
+    // heap that notices late gets its chance.
     work();
     kind();
     work();
@@ -160,8 +160,8 @@ fn double_free_at_once() {
 fn double_free_late() {
     let address = allocate(48);
     free(address);
-    // Others are freed in between, so that the object is no longer the newest of its list; none is
-    // allocated, so that it cannot have a new owner.
+    // Other objects are freed in between, so that the object is no longer the newest of its list.
+    // None is allocated, so that the object cannot have a new owner.
     let others: Vec<_> = (0..40).map(|_| allocate(400)).collect();
     others.into_iter().for_each(free);
     let more: Vec<_> = (0..12).map(|_| allocate(200)).collect();
@@ -172,7 +172,7 @@ fn double_free_late() {
 fn double_free_other_thread() {
     let address = allocate(48).expose_provenance();
     let again = move || free(std::ptr::with_exposed_provenance_mut(address));
-    // The thread is started before the first free; otherwise its start could be given this object.
+    // The thread is started before the first free. Otherwise its start could be given this object.
     let freed = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         let other = std::thread::Builder::new().spawn_scoped(scope, || {

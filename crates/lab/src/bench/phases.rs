@@ -8,10 +8,10 @@ use super::{
 };
 use crate::measure::Window;
 
-/// Resident memory is read once every this many operations.
+/// Resident memory is read once per this many operations.
 const SAMPLE_EVERY: usize = 4096;
 
-/// Objects of a session.
+/// Number of objects in a session.
 const SESSION: usize = 50;
 
 /// The objects of each phase: smallest and largest size, bytes.
@@ -54,7 +54,7 @@ impl Workload for Phases {
     }
 
     fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
-        // A phase fills memory and empties most of it again, and replaces `ops` objects.
+        // A phase fills memory, empties most of it again, and replaces `ops` objects.
         let filled = parameters.get::<f64>("mib")? * f64::from(1 << 20) / 72.0;
         let steps = 2.0 * parameters.get::<f64>("phases")? * (filled + parameters.ops as f64);
         Ok(script::written_bytes(steps, filled))
@@ -120,12 +120,12 @@ struct Server {
     random: fastrand::Rng,
     mix: (u32, u32),
     steps: Vec<Step>,
-    /// Size of what each slot holds, 0 when empty.
+    /// The size of each slot's object, 0 if the slot is empty.
     sizes: Vec<u32>,
     empty: Vec<u32>,
     /// Slots of each open session.
     sessions: Vec<Vec<u32>>,
-    /// Slots of what closed sessions left: in this phase, and in the one before.
+    /// Slots of objects left by closed sessions: in this phase, and in the one before.
     left: [Vec<u32>; 2],
     live: u64,
 }
@@ -169,7 +169,7 @@ impl Server {
         session.into_iter().for_each(|slot| self.free(slot));
     }
 
-    /// At the end of a phase, frees what sessions of the phase before left.
+    /// At the end of a phase, frees the objects that sessions of the phase before left.
     fn forget(&mut self) {
         for slot in std::mem::take(&mut self.left[1]) {
             self.free(slot);

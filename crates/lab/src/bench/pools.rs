@@ -1,6 +1,6 @@
 //! `hectare bench pools`: time of a free and an alloc against the object's size.
 //!
-//! Ten thousand slots are filled; then each step frees the object in a slot drawn at random and
+//! Ten thousand slots are filled. Then each step frees the object in a slot drawn at random and
 //! allocates a new one there, of a size drawn from the window. The steps are drawn beforehand. Each
 //! new object's first bytes are written, for every subject alike, so that no subject hands out
 //! memory that is never touched. Only the system clears memory, and every subject gets its pages.
@@ -71,7 +71,7 @@ fn parse_small_range(text: &str) -> anyhow::Result<(usize, usize)> {
 }
 
 impl Args {
-    /// What is measured: the windows and the wide ranges, or the one range asked for.
+    /// The ranges to measure: the windows and the wide ranges, or the one range asked for.
     fn ranges(&self) -> Vec<(usize, usize)> {
         if let Some(range) = self.range {
             return vec![range];
@@ -133,8 +133,8 @@ fn work(pool: &dyn Pool, plan: &Plan, started: impl FnOnce()) -> Timed {
     Timed { ns, failed }
 }
 
-/// What is measured. Returns how many allocations failed. A function of its own, so that `counted`
-/// can name it.
+/// The measured part. Returns how many allocations failed. It is a function of its own, so that
+/// `counted` can name it.
 #[inline(never)]
 fn take_steps(pool: &dyn Pool, steps: &[(u32, u16)], slots: &mut [Option<Handle>]) -> u64 {
     let mut failed = 0;
@@ -156,11 +156,11 @@ enum Team {
     Alone,
     /// Two threads, one pool.
     Shared,
-    /// Two threads, each with a pool of its own: what the machine lets two threads do at all.
+    /// Two threads, each with a pool of its own: shows what the machine lets two threads do at all.
     Apart,
 }
 
-/// The time of the slowest of the threads, each of which does its own plan, on the pools in turn.
+/// The time of the slowest of the threads. Each does its own plan; the pools are assigned in turn.
 fn run(pools: &[Box<dyn Pool + Send>], plans: &[Plan]) -> anyhow::Result<Timed> {
     let barrier = std::sync::Barrier::new(plans.len());
     let times: Vec<_> = std::thread::scope(|scope| {
@@ -221,7 +221,7 @@ impl Study for Pools {
         let mut curves: Vec<Vec<[f64; 2]>> = vec![Vec::new(); args.pools.len()];
         for range in args.ranges() {
             let is_window = range.1 - range.0 == WINDOW_BYTES;
-            // Two threads only where they say something: over all sizes.
+            // Two threads run only where they say something: over all sizes.
             let is_shared = args.threads > 1 && range == (0, LARGEST_BYTES);
             let teams: &[Team] =
                 if is_shared { &[Team::Alone, Team::Shared, Team::Apart] } else { &[Team::Alone] };

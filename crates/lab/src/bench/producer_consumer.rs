@@ -37,7 +37,7 @@ impl Workload for ProducerConsumer {
     }
 
     fn published_rows(&self) -> Vec<Parameters> {
-        // One thread alone is no pair.
+        // One thread alone is not a pair.
         self.defaults().on_threads().split_off(1)
     }
 
@@ -108,7 +108,8 @@ fn consume(queue: &Queue) -> Tally {
     tally
 }
 
-/// A bounded queue of batches; empty batches circulate, so nothing is allocated while it is used.
+/// A bounded queue of batches. Empty batches circulate, so nothing is allocated while the queue is
+/// used.
 struct Queue {
     state: Mutex<State>,
     can_put: Condvar,
@@ -141,7 +142,7 @@ impl Queue {
         self.state.lock().expect("no thread panics with the queue locked")
     }
 
-    /// An empty batch; there is one for each thread and each place in the queue.
+    /// An empty batch. There is one for each thread and each place in the queue.
     fn empty(&self) -> Vec<Object> {
         self.locked().empty.pop().expect("as many batches as threads and places")
     }

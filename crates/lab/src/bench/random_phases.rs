@@ -1,4 +1,4 @@
-//! Programs of phases, drawn from a seed, to look for weak spots that no other workload shows.
+//! Programs of phases, drawn from a seed. They look for weak spots that no other workload shows.
 //!
 //! ```text
 //!  seed ─► program: kinds, sizes, what is written ─► a script for each thread, from its own seed
@@ -121,7 +121,7 @@ impl Worker {
     }
 }
 
-/// Executes the steps of a phase, the first of which is the `place`th of its script.
+/// Executes the steps of a phase. The first of them is the `place`th of its script.
 #[inline]
 fn execute(phase: &Phase, place: usize, steps: &[Step], slots: &mut [Object], tally: &mut Tally) {
     let resizes = phase.kind.resizes();
@@ -145,7 +145,7 @@ fn execute(phase: &Phase, place: usize, steps: &[Step], slots: &mut [Object], ta
     }
 }
 
-/// Writes what a program writes into an object. The first `from_bytes` of its used bytes are
+/// Writes into an object what the program writes. The first `from_bytes` of its used bytes are
 /// written already, as are the ends.
 #[inline]
 fn write(object: &Object, written: Written, from_bytes: u32) {
@@ -182,7 +182,7 @@ fn measure(program: &[Phase], workers: &mut [Worker]) -> anyhow::Result<Measured
             });
         }
         together.wait();
-        // Pass every barrier before returning an error, since the threads wait for this one.
+        // Every barrier is passed before an error is returned, since the threads wait for this one.
         let window = Window::open_for_threads(before_bytes);
         let baseline_bytes = resident_bytes();
         let mut resident = Vec::with_capacity(program.len());
@@ -201,7 +201,7 @@ fn measure(program: &[Phase], workers: &mut [Worker]) -> anyhow::Result<Measured
     })
 }
 
-/// Gives back what is left, and sums up.
+/// Frees what is left, and sums up.
 fn outcome(
     program: &[Phase],
     mut workers: Vec<Worker>,

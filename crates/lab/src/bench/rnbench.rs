@@ -1,9 +1,9 @@
 //! rnBench, the benchmark of RnAlloc.
 //!
 //! Each thread owns one table of slots for each of the sizes 16, 64, 128 and 256. An iteration
-//! draws a coin, a slot and a size: heads on an empty slot allocates; on a full slot either side
-//! frees; tails on an empty slot does nothing. With the original's 500 000 iterations over
-//! 4 × 100 000 slots, 41 % of the iterations do nothing (a test counts them).
+//! draws a coin, a slot and a size. Heads on an empty slot allocates; on a full slot either side
+//! frees; tails on an empty slot does nothing. With the original's 500 000 iterations over 4 × 100
+//! 000 slots, 41 % of the iterations do nothing (a test counts them).
 //!
 //! | `mode` | what is timed |
 //! |---|---|
@@ -185,8 +185,8 @@ fn planned(parameters: &Parameters, slots: u32) -> anyhow::Result<Outcome> {
     Ok(Outcome { live_peak_bytes: live_bytes, ..team::outcome(ops, timed)? })
 }
 
-/// The Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998), the generator that the original
-/// draws from inside its timed loop.
+/// The Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998). The original draws from this
+/// generator inside its timed loop.
 struct Twister {
     state: [u32; 624],
     next: usize,
@@ -225,7 +225,7 @@ impl Twister {
         self.next = 0;
     }
 
-    /// Uniform in `0..bound` (the multiply-high method, as libstdc++'s distribution has it).
+    /// Uniform in `0..bound` (the multiply-high method, as in libstdc++'s distribution).
     #[inline]
     fn below(&mut self, bound: u32) -> u32 {
         ((u64::from(self.next()) * u64::from(bound)) >> 32) as u32

@@ -93,11 +93,11 @@ impl Workload for Rptest {
     }
 }
 
-/// One thread; a slot beyond those of its table means its next parcel.
+/// One thread. A slot beyond those of its table means its next parcel.
 struct Worker {
     steps: Vec<Step>,
     table: Vec<Object>,
-    /// One for each loop, written down beforehand so that none is allocated on the way.
+    /// One parcel for each loop, made beforehand so that none is allocated on the way.
     parcels: Vec<Vec<Object>>,
     next: SyncSender<Vec<Object>>,
     received: Receiver<Vec<Object>>,
@@ -128,7 +128,7 @@ impl Worker {
     }
 }
 
-/// Frees what the thread before has sent, and gives `parcel` to the next.
+/// Frees what the thread before has sent, and gives `parcel` to the next thread.
 fn hand_over(
     mut parcel: Vec<Object>,
     next: &SyncSender<Vec<Object>>,
@@ -139,7 +139,8 @@ fn hand_over(
         received.try_iter().for_each(|mut parcel| drain(&mut parcel, tally));
         match next.try_send(parcel) {
             Ok(()) => return,
-            // Who waits frees what it gets, so threads never wait for each other in a circle.
+            // A thread that waits frees what it receives, so threads never wait for each other in a
+            // circle.
             Err(TrySendError::Full(back)) => parcel = back,
             Err(TrySendError::Disconnected(_)) => unreachable!("a thread receives to the end"),
         }
@@ -163,12 +164,12 @@ fn script(
         .collect()
 }
 
-/// The larger the rarer, by a straight line that ends at the largest.
+/// A size. Its density falls in a straight line, to zero at the largest.
 fn linear(random: &mut fastrand::Rng) -> u32 {
     (LARGEST - (LARGEST - SMALLEST) * random.f64().sqrt()) as u32
 }
 
-/// Half as many with every 1600 bytes more.
+/// A size. Its density halves with every 1600 bytes.
 fn exponential(random: &mut fastrand::Rng) -> u32 {
     (SMALLEST - 1600.0 * (1.0 - random.f64()).log2()).min(LARGEST) as u32
 }

@@ -1,13 +1,13 @@
 //! Operations written down beforehand, and their execution on an array of slots.
 //!
-//! A script is generated from the seed before the window opens; executing it is one load per
+//! A script is generated from the seed before the window opens. Executing it is one load per
 //! operation, the same for every subject.
 
 use super::heap::{Object, Tally, stamp};
 use super::{Outcome, Parameters, team};
 
-/// One operation: give back what the slot holds, then fill it with `size_bytes`, or leave it empty
-/// when that is 0.
+/// One operation: frees the slot's object, then fills the slot with `size_bytes`, or leaves it
+/// empty if that is 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) slot: u32,
@@ -40,8 +40,9 @@ pub(super) fn replace_in_each_thread(
     run_in_each_thread(parameters, Tally::default(), slots, script, |_| ())
 }
 
-/// A whole workload: each thread executes a script of its own, of `ops` operations, on its own
-/// `slots`, counted from `tally` on, uses each new object by `write` beyond its stamp, and frees what is left.
+/// A whole workload. Each thread executes a script of its own, of `ops` operations, on its own
+/// `slots`. It counts from `tally` on, uses each new object by `write` beyond its stamp, and frees
+/// what is left.
 ///
 /// # Errors
 /// When a thread's heap loses what was written into it.
@@ -71,7 +72,7 @@ pub(super) fn execute(steps: &[Step], slots: &mut [Object], tally: &mut Tally) {
     execute_and(steps, slots, tally, |_| ());
 }
 
-/// The same; `write` uses each new object beyond its stamp.
+/// The same, but `write` uses each new object beyond its stamp.
 #[inline]
 fn execute_and(steps: &[Step], slots: &mut [Object], tally: &mut Tally, write: impl Fn(&Object)) {
     for (place, step) in steps.iter().enumerate() {
@@ -86,7 +87,7 @@ fn execute_and(steps: &[Step], slots: &mut [Object], tally: &mut Tally, write: i
     }
 }
 
-/// As [`execute`], from the `place`th step of a script on; returns how many more bytes are live.
+/// As [`execute`], from the `place`th step of a script on. Returns how many more bytes are live.
 #[inline]
 pub(super) fn execute_counted(
     steps: &[Step],
@@ -110,7 +111,7 @@ pub(super) fn execute_counted(
     gained
 }
 
-/// Gives back everything in `slots`.
+/// Frees everything in `slots`.
 pub(super) fn drain(slots: &mut [Object], tally: &mut Tally) {
     for slot in slots {
         std::mem::replace(slot, Object::NONE).free(tally);
@@ -129,12 +130,12 @@ pub(super) fn live_peak_bytes(steps: &[Step], slots: usize) -> u64 {
     peak
 }
 
-/// What a script of `steps` steps takes, with its slots and while it is made, bytes.
+/// The memory that a script of `steps` steps takes, with its slots and while it is made, bytes.
 pub(super) fn written_bytes(steps: f64, slots: f64) -> f64 {
     steps * size_of::<Step>() as f64 + slots * (size_of::<Object>() + size_of::<u32>()) as f64
 }
 
-/// The same for a workload whose threads have a script of `ops` steps and their own `slots` each.
+/// The same for a workload in which each thread has a script of `ops` steps and its own `slots`.
 ///
 /// # Errors
 /// When `slots` is not a number.
@@ -143,7 +144,7 @@ pub(super) fn written_bytes_in_each_thread(parameters: &Parameters) -> anyhow::R
     Ok(parameters.threads as f64 * written_bytes(parameters.ops as f64, slots))
 }
 
-/// `count` empty slots, every page of them touched, since otherwise they would count as the
+/// `count` empty slots. Every page of them is touched, since otherwise they would count as the
 /// subject's.
 pub(super) fn empty_slots(count: usize) -> Vec<Object> {
     // An empty slot is all zeros. The compiler must not know that, or it would ask for zeroed

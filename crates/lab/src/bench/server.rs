@@ -14,7 +14,7 @@ use super::{
 use crate::measure::Window;
 use crate::threads;
 
-/// Ticks in a day. In each, a thread does its share of work and sleeps for the rest.
+/// Ticks in a day. In each tick a thread does its share of work and sleeps for the rest.
 const TICKS: usize = 600;
 
 /// The parts of the day: the load at the beginning and at the end of each, in per cent of the peak,
@@ -28,13 +28,13 @@ const HOURS: [(u64, u64, (u32, u32)); 6] = [
     (60, 25, (200, 2000)),
 ];
 
-/// How many objects a session has, of what sizes, and what share of live memory belongs to
-/// sessions, in per cent; the rest is the cache.
+/// How many objects a session has, of which sizes, and the share of live memory that belongs to
+/// sessions, in per cent. The rest is the cache.
 const SESSION_OBJECTS: (usize, usize) = (10, 30);
 const SESSION_BYTES: (u32, u32) = (24, 1000);
 const SESSIONS_SHARE: u64 = 30;
 
-/// How many objects a request has, and of what sizes; one in eight is a buffer.
+/// How many objects a request has, and of which sizes. One in eight is a buffer.
 const REQUEST_OBJECTS: (usize, usize) = (8, 40);
 const REQUEST_BYTES: (u32, u32) = (16, 1500);
 const BUFFER_BYTES: (u32, u32) = (2000, 60_000);
@@ -102,7 +102,7 @@ impl Workload for Server {
     }
 }
 
-/// When the ticks are.
+/// The times of the ticks.
 #[derive(Clone, Copy)]
 struct Clock {
     tick: Duration,
@@ -128,7 +128,7 @@ fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Resu
             threads::start(scope, move || worker.work(clock, live, barriers));
         }
         ready.wait();
-        // Pass every barrier before returning an error, since the threads wait for this one.
+        // Every barrier is passed before an error is returned, since the threads wait for this one.
         let window = Window::open_for_threads(before_bytes);
         let baseline_bytes = resident_bytes();
         go.wait();
@@ -155,7 +155,7 @@ fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Resu
         ("mean_over_mean_ratio", samples.resident_sum / samples.live_sum),
         ("worst_ratio", samples.worst_ratio),
         ("mean_live_bytes", samples.live_sum / count),
-        // By what the mean of the ratios grows where more is resident at each of them.
+        // The bytes that, resident in addition throughout, raise the mean of the ratios by one.
         ("harmonic_live_bytes", count / samples.inverse_live_sum),
         ("mean_resident_bytes", samples.resident_sum / count),
     ] {
@@ -164,7 +164,7 @@ fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Resu
     Ok(outcome)
 }
 
-/// What was observed of memory.
+/// Sums of what was observed of memory.
 #[derive(Default)]
 struct Samples {
     count: f64,
@@ -205,7 +205,7 @@ impl Samples {
     }
 }
 
-/// A thread of the server, and what it has done.
+/// A thread of the server, and its work so far.
 struct Worker {
     script: Script,
     slots: Vec<Object>,
@@ -240,8 +240,8 @@ impl Worker {
     }
 }
 
-/// The operations of a day. The next day they are done again, on what the day before has left: a
-/// step empties its slot first.
+/// The operations of a day. The next day repeats them, on what the day before has left: a step
+/// empties its slot first.
 struct Script {
     steps: Vec<Step>,
     /// Where the steps of each tick begin.
@@ -274,7 +274,7 @@ impl Script {
     }
 }
 
-/// Objects that come and go together, by their slots.
+/// Objects that are made and freed together, by their slots.
 type Group = Vec<u32>;
 
 /// Writes a script.
@@ -282,18 +282,18 @@ type Group = Vec<u32>;
 struct Author {
     random: fastrand::Rng,
     steps: Vec<Step>,
-    /// Size of what each slot holds, 0 when empty.
+    /// The size of each slot's object, 0 if the slot is empty.
     sizes: Vec<u32>,
     empty: Vec<u32>,
     sessions: Vec<Group>,
     sessions_bytes: u64,
-    /// The oldest first.
+    /// The groups of the cache, the oldest first.
     cache: VecDeque<Group>,
     cache_bytes: u64,
 }
 
 impl Author {
-    /// Writes what happens next: a request, a new session or a new cache entry, and what must go to
+    /// Writes the next event: a request, a new session or a new cache entry, and the frees that
     /// make room for it.
     fn write_event(&mut self, target_bytes: u64, values: (u32, u32)) {
         let sessions_target = target_bytes * SESSIONS_SHARE / 100;

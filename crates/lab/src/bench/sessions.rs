@@ -1,4 +1,4 @@
-//! A server's sessions: objects that go together, by whichever thread ends them.
+//! A server's sessions: objects that are freed together, by whichever thread ends the session.
 
 use std::sync::{Barrier, Mutex};
 
@@ -74,7 +74,7 @@ impl Workload for Sessions {
     }
 }
 
-/// The objects of a session, in slots that are used again by the next.
+/// The objects of a session. The next session uses the slots again.
 struct Session {
     objects: Vec<Object>,
     count: usize,
@@ -97,11 +97,11 @@ impl Session {
     }
 }
 
-/// What one thread opens.
+/// The sessions that one thread opens.
 struct Script {
-    /// Of each session its place and how many objects it has.
+    /// Each session's place and its number of objects.
     sessions: Vec<(u32, u32)>,
-    /// Of the objects of all sessions, bytes.
+    /// Sizes of the objects of all sessions, bytes.
     sizes: Vec<u32>,
 }
 
@@ -126,7 +126,7 @@ fn size_bytes(random: &mut fastrand::Rng) -> u32 {
     }
 }
 
-/// Makes each session, exchanges it for the one in its place, and ends that.
+/// Makes each session, exchanges it for the one in its place, and ends that one.
 fn serve(script: &Script, session: &mut Session, table: &[Mutex<Session>], tally: &mut Tally) {
     let mut sizes = script.sizes.iter().enumerate();
     for &(place, count) in &script.sessions {

@@ -3,7 +3,7 @@
 use super::script::{Step, run_in_each_thread};
 use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script};
 
-/// How many rounds a block that is left lives.
+/// How many rounds a left block lives.
 const LEFT_ROUNDS: usize = 3;
 
 /// The workload.
@@ -54,12 +54,12 @@ impl Workload for Sh8bench {
     }
 }
 
-/// Those of one round, and as many for each round whose blocks are left.
+/// The slots of one round, and as many for each round whose blocks are left.
 fn slots(blocks: usize) -> usize {
     blocks * (1 + LEFT_ROUNDS)
 }
 
-/// The slots of a round are 0 to `blocks`; those of blocks that are left lie beyond, by round.
+/// The slots of a round are 0 to `blocks`. The slots of left blocks lie beyond, by round.
 fn script(random: &mut fastrand::Rng, ops: usize, blocks: usize) -> Vec<Step> {
     let mut steps = Vec::with_capacity(2 * ops);
     for (round, begin) in (0..ops).step_by(blocks).enumerate() {
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(allocated, 30);
         let slots = |steps: &[Step]| steps.iter().map(|step| step.slot).collect::<Vec<_>>();
         assert_eq!(slots(&steps[..10]), [0, 1, 8, 3, 4, 11, 0, 3, 4, 1]);
-        // The fourth round begins by freeing what the first has left.
+        // The fourth round begins by freeing the blocks that the first has left.
         assert_eq!(slots(&steps[30..34]), [8, 11, 0, 1]);
         assert!(steps[30..32].iter().all(|step| step.size_bytes == 0));
         let live = script::live_peak_bytes(&steps, 24);

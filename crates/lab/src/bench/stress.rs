@@ -1,7 +1,7 @@
-//! `hectare bench stress`: the random test that xvMalloc was presented with.
+//! `hectare bench stress`: the random test with which xvMalloc was presented.
 //!
 //! A million flips of a coin: heads allocates an object, tails frees one at random. Ideal, whose
-//! footprint is the live bytes, runs beside every pool; a pool's footprint includes everything it
+//! footprint is the live bytes, runs beside every pool. A pool's footprint includes everything it
 //! takes. Objects carry a tag that is verified when they are freed.
 
 use anyhow::{Context, ensure};
@@ -46,7 +46,7 @@ struct Sizes {
     preferred: (usize, usize),
 }
 
-/// The two of the xvMalloc study.
+/// The two distributions of the xvMalloc study.
 const SIZES: [Sizes; 2] = [
     Sizes { name: "uniform 32..2048", preferred_of_100: 0, preferred: (0, 0) },
     Sizes { name: "80 % in 1024..=2600", preferred_of_100: 80, preferred: (1024, 2600) },
@@ -56,8 +56,8 @@ const LOW_BYTES: usize = 32;
 const HIGH_BYTES: usize = 2048;
 const SAMPLES: u64 = 500;
 
-/// One flip, drawn beforehand: an allocation's size, or where in the table of live objects to
-/// free, as a fraction of 2³².
+/// One flip, drawn beforehand: the size of an allocation, or which of the live objects to free, as
+/// a fraction of 2³² of their table.
 #[derive(Clone, Copy)]
 enum Flip {
     Alloc(u16),
@@ -89,13 +89,13 @@ impl Sizes {
     }
 }
 
-/// What one pool did.
+/// The figures of one pool.
 struct Run {
     ideal_peak_bytes: usize,
     peak_bytes: usize,
     /// The peak of pages alone, without cells and descriptors, as the study counted.
     page_peak_bytes: usize,
-    /// Mean over time of footprint, and of live bytes.
+    /// Means over time of the footprint and of live bytes.
     mean_bytes: f64,
     ideal_mean_bytes: f64,
     failed: u64,
@@ -104,7 +104,7 @@ struct Run {
     ideal: Vec<[f64; 2]>,
 }
 
-/// Runs the flips. Footprints are read after every flip that may raise them, in an untimed run; the
+/// Runs the flips. Footprints are read after every flip that may raise them, in an untimed run. The
 /// time is taken in a second run that does not read them.
 fn run(spec: &str, flips: &[Flip]) -> anyhow::Result<Run> {
     let mut result = watch(pools::make(spec)?.as_ref(), flips)?;
@@ -283,8 +283,8 @@ fn row(spec: &str, workload: &str, ops: u64, run: &Run) -> Row {
         .with("failed_allocations", run.failed)
 }
 
-/// A row for each pool: the means of its rows for single seeds. The overheads, which differ more
-/// between seeds than between designs, come with their least and greatest values.
+/// A row for each pool: the means of its rows for single seeds. The overheads differ more between
+/// seeds than between designs, so they come with their least and greatest values.
 fn means(pools: &[String], workload: &str, seeds: &[Row]) -> Vec<Row> {
     let of_pool = |pool: &String| {
         let rows: Vec<&Row> = seeds.iter().filter(|row| row.subject == *pool).collect();

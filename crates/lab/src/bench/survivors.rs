@@ -58,7 +58,7 @@ impl Workload for Survivors {
         let rounds: usize = parameters.get("rounds")?;
         let shared: usize = parameters.get("shared")?;
         let own = (parameters.ops as usize / 2).max(1);
-        // Each step goes to a slot of the thread's own, or (above `own`) to a shared one.
+        // Each step goes to one of the thread's own slots, or (above `own`) to a shared one.
         let scripts: Vec<Vec<Vec<Step>>> = (0..rounds)
             .map(|round| {
                 let seeded = Parameters {

@@ -51,7 +51,8 @@ impl Workload for Sweep {
             if size_bytes > largest {
                 break;
             }
-            // A window reaches to the next step, so that no class boundary is hit by luck.
+            // A window reaches to the next step, so that luck does not decide whether it has a
+            // class boundary.
             let above = size_bytes + (size_bytes / 6).max(1);
             let slots = (live_kib * 1024 / size_bytes).clamp(16, 20_000) as usize;
             let mut random = fastrand::Rng::with_seed(parameters.seed.wrapping_add(quarter as u64));
@@ -67,7 +68,8 @@ impl Workload for Sweep {
         let mut each = Vec::new();
         let window = Window::open()?;
         let start = Instant::now();
-        // By reference: the scripts' memory must not be freed while resident memory is watched.
+        // By reference: the memory of the scripts must not be freed while resident memory is
+        // watched.
         for (size_bytes, steps, slots) in &mut phases {
             let phase = Instant::now();
             execute(steps, slots, &mut tally);

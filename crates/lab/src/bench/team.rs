@@ -4,10 +4,10 @@
 //!  thread:  ready ── go ── work … done ── leave
 //!  main:    ready, open window, go ────── done, close window, leave
 //! ```
-//! Creating the threads and their stacks is outside of the window; a workload whose threads come
-//! and go inside it starts them itself. What becomes resident meanwhile is added to what was when
-//! the process began ([`Window::open_for_threads`]): whatever a subject has beyond the leanest start
-//! counts as its own.
+//! The creation of the threads and their stacks is outside of the window. A workload whose threads
+//! come and go inside it starts them itself. Memory that becomes resident while the threads start
+//! is added to what was resident when the process began ([`Window::open_for_threads`]): whatever a
+//! subject has beyond the leanest start counts as its own.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::threads;
 
 /// The result of a team.
 pub(super) struct Timed<R> {
-    /// From the common start to the end of the last thread, ns.
+    /// Time from the common start to the end of the last thread, ns.
     pub(super) ns: u64,
     /// Memory, faults and switches during that time.
     pub(super) window: WindowRecord,
@@ -62,7 +62,7 @@ pub(super) fn run<T: Send, R: Send>(
             })
             .collect();
         ready.wait();
-        // Pass every barrier before returning an error, since the threads wait for this one.
+        // Every barrier is passed before an error is returned, since the threads wait for this one.
         let window = Window::open_for_threads(before_bytes);
         let start = Instant::now();
         go.wait();
@@ -118,7 +118,7 @@ pub(super) fn finish(
 mod tests {
     use super::*;
 
-    /// Tests have noted no start, for which the baseline stands in.
+    /// Tests have noted no start. The baseline stands in for it.
     fn grown_at_start_bytes(threads: usize) -> u64 {
         let timed = run(vec![(); threads], |()| ()).unwrap();
         timed.window.start_bytes - timed.window.baseline_bytes
@@ -127,7 +127,8 @@ mod tests {
     #[test]
     fn what_becomes_resident_with_the_threads_is_part_of_the_start() {
         assert_eq!(grown_at_start_bytes(1), 0);
-        // Each thread touches a page of its stack at least; other tests may give memory back meanwhile.
+        // Each thread touches at least one page of its stack. Other tests may give memory back
+        // meanwhile.
         let has_grown = |_| grown_at_start_bytes(256) >= 256 * 4096;
         assert!((0..50).any(has_grown));
     }

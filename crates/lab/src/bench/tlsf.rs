@@ -1,9 +1,9 @@
 //! `hectare bench tlsf`: the size sweep for heaps over memory that they are given.
 //!
-//! Each subject does the same operations over the same arena, in this process, one after the
-//! other in an order drawn anew for each round; the time of a window is the least of its rounds,
-//! since whatever disturbs a run makes it longer. Wide ranges are repeated, to see how stable the
-//! time of each subject is.
+//! Each subject does the same operations over the same arena, in this process, one subject after
+//! the other, in an order drawn anew for each round. The time of a window is the least of its
+//! rounds, since any disturbance makes a run longer. Wide ranges are repeated, to see how stable
+//! the time of each subject is.
 
 mod counted;
 pub(crate) mod subjects;
@@ -96,7 +96,7 @@ impl Args {
 /// The wide ranges of the study.
 const WIDE: [(usize, usize); 3] = [(1, 2048), (1, 16_384), (2048, 16_384)];
 
-/// The arenas of the test for failures, as multiples of what is live.
+/// The arenas of the test for failures, as multiples of the live bytes.
 const TIGHT_FACTORS: [f64; 6] = [1.0, 1.03, 1.06, 1.09, 1.15, 1.3];
 
 impl Study for Tlsf {
@@ -152,11 +152,11 @@ impl Study for Tlsf {
     }
 }
 
-/// What one replacement is: which slot, and the size of its new block.
+/// One replacement: the slot, and the size of its new block.
 type Op = (u32, u32);
 
 struct Replacements<'a> {
-    /// Fills every slot, then warms up; not timed.
+    /// Fills every slot, then warms up. Not timed.
     before: &'a [Op],
     timed: &'a [Op],
     slots: usize,
@@ -187,7 +187,7 @@ impl Replacements<'_> {
     }
 }
 
-/// What is measured: a function of its own, so that `counted` can name it.
+/// The measured part. It is a function of its own, so that `counted` can name it.
 #[inline(never)]
 fn execute_timed<S: Subject>(subject: &mut S, slots: &mut [(*mut u8, u32)], ops: &[Op]) -> u64 {
     Replacements::execute(subject, slots, ops)
@@ -319,7 +319,7 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// How many allocations fail when the arena is hardly larger than what is live.
+    /// How many allocations fail when the arena is hardly larger than the live bytes.
     fn tight(&mut self, whos: &[Who], report: &mut Report) -> anyhow::Result<()> {
         let ops = self.ops(1, 2048);
         let (before, timed) = ops.split_at(ops.len() - self.args.ops);

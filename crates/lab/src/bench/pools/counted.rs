@@ -1,9 +1,9 @@
 //! Instructions and simulated cache misses of a free and an alloc, counted by callgrind.
 //!
 //! This command runs itself under valgrind for one pool and one range of sizes, and counts only
-//! inside [`take_steps`](super::take_steps), when the slots are already full. That includes, of the
-//! harness, the loop over the steps and the write of an object's first bytes; what the pool's calls
-//! themselves cost is reported beside it.
+//! inside [`take_steps`](super::take_steps), when the slots are already full. Of the harness, that
+//! includes the loop over the steps and the write of an object's first bytes. The cost of the
+//! pool's calls themselves is reported beside it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,8 +15,8 @@ use crate::bench::callgrind;
 use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 
-/// Under callgrind a program takes some fifty times as long. So this many times fewer steps are done: a step's
-/// counts, unlike its time, hardly vary.
+/// A program takes some fifty times as long under callgrind, so this many times fewer steps are
+/// done. A step's counts, unlike its time, hardly vary.
 const FEWER: usize = 10;
 
 /// Counts every pool over every range.
@@ -78,7 +78,8 @@ fn run(args: &Args, spec: &str, range: (usize, usize), steps: usize) -> anyhow::
 }
 
 /// Instructions of a pool's method, with everything it calls: the line after `calls=` is the cost
-/// of a call. Its name is `<A as Pool>::method`, or `<impl Pool for A>::method` after a module.
+/// of a call. The method's name is `<A as Pool>::method`, or `<impl Pool for A>::method` after a
+/// module.
 fn spent_in(text: &str, method: &str) -> u64 {
     let end = format!(">::{method}");
     let (mut is_it, mut is_cost) = (false, false);

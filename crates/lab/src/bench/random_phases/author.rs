@@ -1,14 +1,14 @@
-//! Writes down what one thread does in the phases of a program.
+//! Writes the script of one thread for the phases of a program.
 
 use std::ops::Range;
 
 use super::program::{FULL_PERCENT, Kind, Pattern, Phase};
 use crate::bench::script::Step;
 
-/// A phase may take as long as writing, this many times over, what may be live.
+/// A phase may take as long as writing, this many times over, the most that may be live.
 const WORK_TIMES: u64 = 5;
 
-/// Objects of a burst.
+/// The least and the greatest number of objects in a burst.
 const BURST: (usize, usize) = (50, 250);
 
 /// A vector begins with one part in this many of the size it grows to.
@@ -22,7 +22,7 @@ const VECTORS_KEPT: usize = 4;
 pub(super) struct Script {
     pub(super) steps: Vec<Step>,
     pub(super) parts: Vec<Part>,
-    /// How many slots they need.
+    /// How many slots the steps need.
     pub(super) slots: usize,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct Script {
 pub(super) struct Part {
     /// Its steps.
     pub(super) steps: Range<usize>,
-    /// Live at its end, bytes.
+    /// Live bytes at its end.
     pub(super) live_bytes: u64,
-    /// Most that was live meanwhile, bytes.
+    /// Most live bytes during it.
     pub(super) peak_bytes: u64,
 }
 
@@ -69,11 +69,11 @@ struct Author {
     random: fastrand::Rng,
     top_bytes: u64,
     steps: Vec<Step>,
-    /// Size of what each slot holds, 0 when empty.
+    /// The size of each slot's object, 0 if the slot is empty.
     sizes: Vec<u32>,
     /// The step by which each slot was filled.
     births: Vec<usize>,
-    /// The slots that hold something, and the others.
+    /// The slots that hold an object, and the others.
     full: Vec<u32>,
     empty: Vec<u32>,
     live_bytes: u64,
@@ -94,8 +94,8 @@ impl Author {
     }
 
     fn grow(&mut self, phase: &Phase, target_bytes: u64) {
-        // Growth is bounded by its target, not by work, so that there are many objects even if they
-        // are small.
+        // Growth is bounded by its target and not by work, so that there are many objects even if
+        // they are small.
         self.work_left_bytes = u64::MAX;
         while let Some(size_bytes) = self.next_size(phase) {
             if self.live_bytes > 0 && self.live_bytes + u64::from(size_bytes) > target_bytes {
@@ -167,14 +167,14 @@ impl Author {
         }
     }
 
-    /// The size of the phase's next object, unless the phase has done its work.
+    /// The size of the phase's next object; `None` if the phase has done its work.
     fn next_size(&mut self, phase: &Phase) -> Option<u32> {
         let size_bytes = phase.sizes.size_bytes(&mut self.random);
         self.can_pay(phase, size_bytes).then_some(size_bytes)
     }
 
-    /// Deducts the work for such an object from what the phase may do; returns whether there was
-    /// any left.
+    /// Deducts the work for an object of that size from the work that the phase may do. Returns
+    /// whether any work was left.
     fn can_pay(&mut self, phase: &Phase, size_bytes: u32) -> bool {
         if self.ops_left == 0 || self.work_left_bytes == 0 {
             return false;
@@ -198,7 +198,7 @@ impl Author {
         slot
     }
 
-    /// Writes a step; a slot that is emptied has been taken from `full`.
+    /// Writes a step. The caller has taken a slot that is emptied out of `full`.
     fn step(&mut self, slot: u32, size_bytes: u32) {
         let was_bytes = std::mem::replace(&mut self.sizes[slot as usize], size_bytes);
         self.live_bytes = self.live_bytes - u64::from(was_bytes) + u64::from(size_bytes);
@@ -209,7 +209,7 @@ impl Author {
         self.steps.push(Step { slot, size_bytes });
     }
 
-    /// The most that may stay live.
+    /// The most bytes that may stay live.
     fn full_bytes(&self) -> u64 {
         self.top_bytes * FULL_PERCENT / 100
     }
@@ -229,7 +229,7 @@ mod tests {
         (program, script)
     }
 
-    /// What the steps of a script do to its slots, phase by phase: objects before and after.
+    /// The effect of a script's steps on its slots, phase by phase: the objects before and after.
     fn played(script: &Script) -> Vec<[Vec<u32>; 2]> {
         let mut held = vec![0; script.slots];
         let mut live = 0;
@@ -259,7 +259,7 @@ mod tests {
                 let stays = TOP_BYTES * FULL_PERCENT / 100;
                 assert!(part.live_bytes <= stays, "seed {seed}, {phase}: {part:?}");
             }
-            // Whatever was allocated is freed once.
+            // Every allocated object is freed once.
             assert!(script.steps.len() <= 2 * 8 * 20_000, "seed {seed}");
         }
     }

@@ -1,4 +1,4 @@
-//! What is drawn from a seed: a program of phases.
+//! The program of phases that is drawn from a seed.
 
 use std::fmt;
 
@@ -17,23 +17,23 @@ const RANGES: [(u32, u32); 7] = [
 /// The largest object of any program, bytes.
 pub(super) const LARGEST_BYTES: u32 = 3_000_000;
 
-/// What stays live is at most this share, in per cent, of what may be live: the rest is for what
-/// comes and goes within a phase.
+/// Live memory stays at most at this share, in per cent, of what may be live. The rest is for
+/// objects that come and go within a phase.
 pub(super) const FULL_PERCENT: u64 = 90;
 
 /// A part of the program in which every thread does one kind of thing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Phase {
     pub(super) kind: Kind,
-    /// Sizes of the objects it allocates.
+    /// Sizes of the objects that the phase allocates.
     pub(super) sizes: Sizes,
     pub(super) written: Written,
 }
 
-/// What is done in a phase.
+/// The kind of work in a phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
-    /// Allocates until this share, in per cent, of what may be live is live.
+    /// Allocates until live memory is this share, in per cent, of what may be live.
     Grow { percent: u64 },
     /// Frees this share of all objects, in per cent.
     Free { percent: usize, pattern: Pattern },
@@ -41,7 +41,7 @@ pub(super) enum Kind {
     Replace,
     /// Gives random objects a new size.
     Realloc,
-    /// Grows vectors by half until they have their size; one in four is kept.
+    /// Grows vectors by half until they have their size. One in four is kept.
     Vectors,
     /// Allocates 50 to 250 objects, then frees them all.
     Bursts,
@@ -50,7 +50,7 @@ pub(super) enum Kind {
 /// Which objects are freed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Pattern {
-    /// As evenly spread over the ages as possible: for a half, every second one.
+    /// As evenly spread over the ages as possible: for a half, every second object.
     Spread,
     Random,
     Oldest,
@@ -87,7 +87,7 @@ pub(super) enum Written {
 }
 
 /// The program of `seed`. It depends on nothing else, so that it is the same for any number of
-/// threads; what a phase leaves live is only guessed here.
+/// threads. What a phase leaves live is only estimated here.
 pub(super) fn draw(seed: u64, phases: usize) -> Vec<Phase> {
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut live_percent, mut middle_bytes) = (0, 0);
@@ -114,7 +114,7 @@ pub(super) fn draw(seed: u64, phases: usize) -> Vec<Phase> {
 }
 
 impl Kind {
-    /// Draws the next, when about this share, in per cent, of what may be live is live.
+    /// Draws the next kind, when live memory is about this share, in per cent, of what may be live.
     fn draw(random: &mut fastrand::Rng, live_percent: u64) -> Self {
         let least_percent = (live_percent + 10).max(40);
         let can_grow = least_percent <= FULL_PERCENT;
@@ -136,7 +136,7 @@ impl Kind {
         }
     }
 
-    /// The word for it in the names of figures.
+    /// The word for the kind in the names of figures.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Grow { .. } => "grow",
@@ -207,7 +207,7 @@ impl Sizes {
 
 impl Written {
     fn draw(random: &mut fastrand::Rng) -> Self {
-        // Most programs write what they ask for.
+        // Most programs write all that they ask for.
         one_of(random, &[Self::All, Self::All, Self::All, Self::Pages, Self::First, Self::Quarter])
     }
 
@@ -220,14 +220,14 @@ impl Written {
         }
     }
 
-    /// About how many bytes could be written in the time that an object takes; this bounds a phase.
+    /// About how many bytes could be written in the time that an object takes. This bounds a phase.
     pub(super) fn cost_bytes(self, size_bytes: u32) -> u64 {
         let written_bytes = match self {
             Self::All => size_bytes,
             Self::Pages | Self::Quarter => size_bytes / 4,
             Self::First => 0,
         };
-        // A call, and a first page that may be a fault.
+        // The cost of a call, and of a first page that may be a fault.
         u64::from(written_bytes) + 512 + u64::from(size_bytes.min(4096))
     }
 }

@@ -2,7 +2,7 @@
 //! callgrind.
 //!
 //! This command runs itself under valgrind for one subject and one range of sizes, and counts only
-//! inside [`execute_timed`](super::execute_timed): the slots are full when it begins, and of the
+//! inside [`execute_timed`](super::execute_timed). The slots are full when that begins, and of the
 //! harness it includes only the loop over the operations.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::bench::callgrind;
 use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 
-/// The ranges that are counted unless one is asked for.
+/// The ranges to count unless one is asked for.
 const RANGES: [(usize, usize); 4] = [(16, 80), (128, 192), (512, 576), (1, 2048)];
 
 /// The first-level cache that is simulated: bytes, ways, bytes a line.
@@ -62,7 +62,7 @@ pub(super) fn count(args: &Args, whos: &[Who]) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Runs one subject under callgrind; returns what was counted, by event.
+/// Runs one subject under callgrind. Returns the counts, by event.
 fn run(
     args: &Args,
     who: &Who,

@@ -1,5 +1,5 @@
-//! Heaps over one piece of memory, behind one trait: ours, and peers from crates.io, all built
-//! into this program with the same settings; and any C TLSF given as a library.
+//! Heaps over one piece of memory, behind one trait: ours, and peers from crates.io, all built into
+//! this program with the same settings; and any C TLSF given as a library.
 
 mod arena;
 mod library;
@@ -18,9 +18,9 @@ use peers::{Buddy, Dl, LinkedList, OneArena, Rlsf, Talc};
 /// The alignment that every subject gives.
 const ALIGN: usize = 16;
 
-/// A heap under measurement. Calls are generic, not virtual: each subject's are inlined.
+/// A heap under measurement. Calls are generic, not virtual, so each subject's are inlined.
 pub(crate) trait Subject {
-    /// Allocates, or gives null.
+    /// Allocates. Null on failure.
     fn alloc(&mut self, bytes: usize) -> *mut u8;
     /// Frees.
     ///
@@ -29,11 +29,11 @@ pub(crate) trait Subject {
     unsafe fn free(&mut self, ptr: *mut u8, bytes: usize);
 }
 
-/// Work to be done on one subject; generic, so that the subject's calls are inlined.
+/// Work for one subject. It is generic, so that the subject's calls are inlined.
 pub(crate) trait Work {
-    /// What it gives.
+    /// The result of the work.
     type Result;
-    /// Does it on a fresh heap.
+    /// Does the work on a fresh heap.
     fn on<S: Subject>(&mut self, subject: &mut S) -> Self::Result;
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Who {
 }
 
 impl Who {
-    /// All that are built in.
+    /// All heaps that are built in.
     pub(crate) const BUILT_IN: [Self; 8] = [
         Self::Hectare,
         Self::HectareWide,
@@ -157,7 +157,7 @@ impl Who {
     }
 }
 
-/// One of ours.
+/// One of our heaps.
 struct Ours<H>(Box<H>);
 
 fn ours<R: Rows>(heap: Tlsf<R>, arena: &Arena) -> anyhow::Result<Ours<Tlsf<R>>> {

@@ -11,7 +11,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Maps `bytes`; with `touched`, all pages are there from the beginning.
+    /// Maps `bytes`. With `touched`, all pages are resident from the beginning.
     ///
     /// # Errors
     /// When the system does not have that much memory.
@@ -29,15 +29,15 @@ impl Arena {
         Ok(Self { start: NonNull::new(start.cast()).context("a mapping at zero")?, bytes })
     }
 
-    /// The address of its first byte.
+    /// The address of the arena's first byte.
     pub(crate) fn address(&self) -> usize {
         self.start.addr().get()
     }
 
-    /// The first `bytes` of it, as an arena of their own.
+    /// The first `bytes` of the arena, as an arena of their own.
     ///
     /// # Panics
-    /// When it is smaller.
+    /// When the arena is smaller.
     pub(crate) fn shrunk<T>(&mut self, bytes: usize, use_it: impl FnOnce(&mut Self) -> T) -> T {
         assert!(bytes <= self.bytes, "{bytes} of {} bytes", self.bytes);
         let whole = std::mem::replace(&mut self.bytes, bytes);

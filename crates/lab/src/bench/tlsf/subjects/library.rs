@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 
 use super::Subject;
 
-/// What the loader says about its last failure.
+/// The loader's message about its last failure.
 fn loader_error() -> String {
     // SAFETY: asks for a message of this thread's, or null.
     let message = unsafe { libc::dlerror() };
@@ -32,7 +32,7 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// Its file's name.
+    /// The name of the library's file.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -40,7 +40,7 @@ impl Library {
     /// Makes a heap over memory that outlives it and belongs to it alone.
     ///
     /// # Errors
-    /// When it refuses the memory.
+    /// When the library refuses the memory.
     pub(super) fn heap(&self, start: NonNull<u8>, bytes: usize) -> anyhow::Result<Foreign<'_>> {
         // SAFETY: the caller's promise.
         let tlsf = unsafe { (self.create_with_pool)(start.as_ptr().cast(), bytes) };
@@ -48,14 +48,14 @@ impl Library {
         Ok(Foreign { functions: self, tlsf })
     }
 
-    /// Loads it; it stays loaded.
+    /// Loads the library. It stays loaded.
     ///
     /// # Errors
     /// When the file cannot be loaded or lacks a name.
     pub(crate) fn load(path: &Path) -> anyhow::Result<Self> {
         // If the path had no slash, the loader would search for the name elsewhere.
         let path = &path.canonicalize().with_context(|| format!("--library {}", path.display()))?;
-        // With a pipe the loader would wait for a writer.
+        // The loader would wait for the writer of a pipe.
         ensure!(path.is_file(), "--library {}: this is no regular file", path.display());
         let file = CString::new(path.as_os_str().as_encoded_bytes())?;
         // SAFETY: runs the library's initialisers: the user asked for it.
@@ -86,7 +86,7 @@ impl Library {
     }
 }
 
-/// A heap of the library's.
+/// A heap made by the library.
 pub(super) struct Foreign<'a> {
     functions: &'a Library,
     tlsf: *mut c_void,
