@@ -1,6 +1,6 @@
-//! Stand-ins for two allocators of the kernel study that are not pools for compressed data: one
-//! gives each object whole pages of its own (for vmalloc), one has slabs of powers of two (for
-//! kmalloc).
+//! Stand-ins for two allocators of the kernel study that are not pools for compressed data. One
+//! gives each object whole pages of its own (for vmalloc), the other has slabs of powers of two
+//! (for kmalloc).
 
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ pub(crate) trait Places: Sync {
     /// The largest object, bytes.
     fn max_size_bytes(&self) -> usize;
 
-    /// A place for an object of that size, at least 1 and at most the largest.
+    /// A place for an object of that size, which is at least 1 and at most the largest.
     fn take(&self, size_bytes: usize) -> Result<NonNull<u8>, PoolError>;
 
     /// # Safety
@@ -134,7 +134,7 @@ impl Places for PageGranular {
     }
 }
 
-/// Slabs of 32 KiB cut into powers of two from 8 bytes on; a slab never goes back.
+/// Slabs of 32 KiB cut into powers of two from 8 bytes on. A slab is never given back.
 pub(crate) struct PowersOfTwo {
     state: Mutex<Slabs>,
 }

@@ -22,7 +22,7 @@ const MIB: usize = 1 << 20;
 /// An empty pool of that description.
 ///
 /// # Errors
-/// When the name or a parameter is unknown; the message lists what there is.
+/// When the name or a parameter is unknown. The message lists those that exist.
 pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
     let (name, parameters) = spec.split_once(':').unwrap_or((spec, ""));
     let mut parameters = Parameters::parse(spec, parameters)?;
@@ -55,10 +55,10 @@ pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
     Ok(pool)
 }
 
-/// The pools that `--pools` asks for, each of which can be made.
+/// The pools that `--pools` asks for. Each of them can be made.
 ///
 /// # Errors
-/// As [`make`], as a wrong argument, and when one is given twice.
+/// As [`make`], as a wrong argument, and when a pool is given twice.
 pub(crate) fn asked(given: &[String]) -> anyhow::Result<Vec<String>> {
     let specs = list::with_parameters(given);
     ensure!(!specs.is_empty(), Exit::misused(format!("no pool is given; there are: {SPECS}")));

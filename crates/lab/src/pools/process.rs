@@ -35,7 +35,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Checks that some were named.
+    /// Checks that some processes or files were named.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         ensure!(
             self.all || !self.pid.is_empty() || !self.file.is_empty(),
@@ -63,13 +63,13 @@ impl Sources {
                 add(page);
                 Ok(())
             });
-            // Among all processes, some have no memory and some end meanwhile.
+            // Of all processes, some have no memory and some end meanwhile.
             if !self.all {
                 result?;
             }
         }
         for path in &list::files(&self.file) {
-            // Read no more than will be stored: a device may have no end.
+            // Reads no more than will be stored: a device may have no end.
             let mut bytes = Vec::new();
             input::open(path)?
                 .take((self.limit_mib << 20) as u64)
@@ -129,7 +129,7 @@ fn private_writable(line: &str) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
-/// Whether all words of the page are the same: nobody stores such pages.
+/// Whether all words of the page are the same. Such pages are never stored.
 pub(crate) fn is_same_filled(page: &[u8]) -> bool {
     page[8..] == page[..page.len() - 8]
 }

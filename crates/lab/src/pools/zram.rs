@@ -22,8 +22,8 @@ pub(crate) struct Account {
     pub(crate) used_bytes: usize,
 }
 
-/// The device, set up by this process. It is reset when dropped, hence also after a signal, which
-/// ends whatever is being done with it.
+/// The device, set up by this process. It is reset when dropped, so also after a signal, which ends
+/// whatever is being done with the device.
 pub(crate) struct Device {
     file: File,
 }
@@ -48,13 +48,13 @@ impl Device {
     /// Whether the kernel has this compressor.
     pub(crate) fn has(algorithm: &str) -> bool {
         let known = std::fs::read_to_string(Path::new(SYSFS).join("comp_algorithm"));
-        // The selected one is in brackets.
+        // The selected algorithm is in brackets.
         let mut names = known.iter().flat_map(|names| names.split_whitespace());
         names.any(|name| name.trim_matches(['[', ']']) == algorithm)
     }
 
     pub(crate) fn open(algorithm: &str, pages: usize) -> anyhow::Result<Self> {
-        // From here on a signal is an error of the next step.
+        // From here on a signal makes the next step an error.
         runner::go_on()?;
         let sysfs = Path::new(SYSFS);
         write(&sysfs.join("reset"), "1")?;
@@ -71,7 +71,7 @@ impl Device {
         }
     }
 
-    /// Writes the pages and returns the length that each became; 0 for one that is not stored.
+    /// Writes the pages. Returns the length that each became; 0 for a page that is not stored.
     pub(crate) fn store(&self, pages: &[Vec<u8>]) -> anyhow::Result<Vec<usize>> {
         let mut room = AlignedPage::new();
         let buffer = room.bytes();
@@ -144,7 +144,7 @@ impl Drop for Device {
     }
 }
 
-/// A page where O_DIRECT wants it: aligned to the device's block.
+/// A page aligned to the device's block, as O_DIRECT needs it.
 pub(crate) struct AlignedPage {
     room: Vec<u8>,
 }
