@@ -12,8 +12,8 @@ pub(crate) fn json(report: &Report) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(report)? + "\n")
 }
 
-/// One line per row; columns are `subject`, `workload` and every figure that any row has. Lists and
-/// records inside rows are left to JSON.
+/// One line per row. The columns are `subject`, `workload` and every figure that any row has. Lists
+/// and records inside rows are left to JSON.
 pub(crate) fn csv(report: &Report) -> String {
     let columns = columns(&report.rows);
     let mut text = String::from("subject,workload");
@@ -31,7 +31,7 @@ pub(crate) fn csv(report: &Report) -> String {
             match row.figures.get(*column) {
                 None | Some(Value::Null | Value::Array(_) | Value::Object(_)) => {}
                 Some(Value::String(word)) => text.push_str(&quoted(word)),
-                // A whole number is written as one in every form.
+                // A whole number is written as an integer in every form.
                 Some(value) => {
                     let number = value.to_string();
                     text.push_str(number.strip_suffix(".0").unwrap_or(&number));

@@ -1,7 +1,7 @@
 //! The HTML report: one file that works offline, drawn as inline SVG, light and dark.
 //!
-//! Charts are chosen by what the rows and series of a report hold; a report without the data for a
-//! chart does not have it. Each chart carries the command that reproduces it.
+//! The rows and series of a report decide which charts the page has: a chart without its data is
+//! left out. Each chart carries the command that reproduces it.
 
 mod charts;
 mod plot;
@@ -17,20 +17,20 @@ use crate::say::shown;
 
 const TEMPLATE: &str = include_str!("html/report.html.j2");
 
-/// A page is kept below this size, bytes, if possible: plots with thousands of points are thinned
+/// A page is kept below this size, bytes, if possible. Plots with thousands of points are thinned
 /// until it fits.
 const MOST_BYTES: usize = 1_900_000;
 
 /// Width of a chart, pixels.
 const WIDE: f64 = 720.0;
 
-/// Its width in a narrow window.
+/// Width of a chart in a narrow window, pixels.
 const NARROW: f64 = 360.0;
 
 /// A plot with fewer points is never thinned.
 const LEAST_POINTS: usize = 64;
 
-/// One page of all `reports`.
+/// One page with all `reports`.
 ///
 /// # Errors
 /// When the template is wrong, which its test would show.
@@ -41,7 +41,7 @@ pub(crate) fn page(reports: &[Report]) -> anyhow::Result<String> {
         let mut thinned = false;
         for series in reports.iter_mut().flat_map(|report| &mut report.series) {
             if series.points.len() > LEAST_POINTS {
-                // Of two neighbours keep the higher one: peaks are what one looks for in a plot.
+                // The higher of two neighbours is kept: a reader looks for peaks in a plot.
                 let higher = |pair: &[[f64; 2]]| {
                     if pair[0][1] >= pair[pair.len() - 1][1] {
                         pair[0]
@@ -108,7 +108,8 @@ fn line_of(machine: &Machine) -> String {
     )
 }
 
-/// What the page tells of one report; `machine` if it is not the one that the page begins with.
+/// The part of the page for one report. `machine` is given if it is not the one that the page
+/// begins with.
 fn section(report: &Report, machine: Option<String>) -> Value {
     let charts: Vec<Value> = charts::of(report, WIDE)
         .into_iter()
@@ -297,7 +298,8 @@ mod tests {
         assert!(!single.contains("<nav>") && !single.contains("Another machine"));
     }
 
-    /// A report with `rows` rows and plots, four allocators on each case, which are named as `scaling` wants them.
+    /// A report with `rows` rows and plots: four allocators on each case. The cases are named as
+    /// `scaling` wants them.
     fn many(rows: usize) -> Report {
         let mut report = report();
         for nth in 0..rows {
@@ -310,7 +312,7 @@ mod tests {
             report.rows.push(row);
             report.series.push(Series { subject, workload, ..report.series[0].clone() });
         }
-        // And as many allocators on one.
+        // As many allocators on one case.
         for nth in 0..rows {
             let row = Row::new(format!("other-{nth}"), ALL_CASES).with("library_instructions", 3.0);
             report
@@ -320,7 +322,7 @@ mod tests {
         report
     }
 
-    /// Of this thread alone, so that what else the machine does is not in it.
+    /// The processor time of this thread alone, so that other work of the machine does not count.
     fn processor_time() -> Duration {
         // SAFETY: all-zero is a valid `timespec`.
         let mut time: libc::timespec = unsafe { std::mem::zeroed() };
@@ -343,7 +345,8 @@ mod tests {
         };
         let (few, many) = (least(125), least(2000));
         let ratio = many.as_secs_f64() / few.as_secs_f64();
-        // Sixteen times the rows: some 16 to 20 times the time. Where each row looks at all, 256 times.
+        // Sixteen times the rows take some 16 to 20 times the time. If each row looked at all rows,
+        // it would be 256 times.
         assert!(ratio < 48.0, "{few:?} for 125, {many:?} for 2000: {ratio:.1} times as long");
     }
 

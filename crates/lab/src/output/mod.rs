@@ -15,7 +15,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use crate::report::Report;
 use place::Kind;
 
-/// Where a measuring verb writes its results besides the table: no two files to the same place.
+/// Where a measuring verb writes its results besides the table. No two files go to the same place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outputs {
     pub(crate) files: Files,
@@ -49,7 +49,7 @@ impl Files {
         all.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)))
     }
 
-    /// The first two that would be written to the same place.
+    /// The first two files that would be written to the same place.
     fn clash(&self) -> Option<String> {
         let named: Vec<_> =
             self.named().filter(|(_, path)| *path != Path::new("/dev/null")).collect();
@@ -92,8 +92,8 @@ impl FromArgMatches for Outputs {
 }
 
 impl Outputs {
-    /// Writes every file asked for and prints the table of `report`, in this order: a reader that
-    /// closes the pipe after a few lines must not cost us the files, nor a full disk the table.
+    /// Writes every file asked for, then prints the table of `report`. A reader that closes the
+    /// pipe after a few lines must not cost us the files, nor a full disk the table.
     ///
     /// # Errors
     /// When a file cannot be written; its name is in the message.
@@ -108,7 +108,7 @@ impl Outputs {
         self.files.named().next().map(|(option, _)| option)
     }
 
-    /// Prints what is for people.
+    /// Prints text for people.
     pub(crate) fn tell(&self, text: &str) {
         if self.files.named().any(|(_, path)| place::is_standard_output(path)) {
             eprint!("{text}");
@@ -117,7 +117,7 @@ impl Outputs {
         }
     }
 
-    /// Writes every file asked for, each although another cannot be written.
+    /// Writes every file asked for, even if another cannot be written.
     ///
     /// # Errors
     /// When a file cannot be written; its name is in the message.

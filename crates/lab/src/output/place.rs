@@ -1,7 +1,7 @@
 //! Where results go, checked before any work is done.
 //!
 //! A path that cannot be written is reported as an error of the command line, not at the end of a
-//! long run; and a file that somebody else made is not overwritten because of a mistyped name.
+//! long run. A file that somebody else made is not overwritten because of a mistyped name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -13,7 +13,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 
 use crate::scratch::Scratch;
 
-/// What is written to a place, and how a file of that kind begins.
+/// A kind of file that is written, and how files of that kind begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A record, schema 1.
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Swap,
 }
 
-/// How our Markdown and plots begin, by which they are recognised.
+/// The beginning of our Markdown and plots, which identifies them.
 pub(crate) const MADE_BY: &str = "<!-- made by hectare -->\n";
 
 /// The same in the notes of a flame graph.
@@ -77,14 +77,14 @@ pub(crate) fn writable(kind: Kind) -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(move |path| check(&path, kind).map(|()| path))
 }
 
-/// Whether a path stands for the standard output. Where that is a file, one of its other names would have the file
-/// replaced, and what else is printed would be lost.
+/// Whether a path stands for the standard output. If that is a file, writing by another of its
+/// names would replace the file, and other output would be lost.
 pub(crate) fn is_standard_output(path: &Path) -> bool {
     const NAMES: [&str; 4] = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
     NAMES.iter().any(|name| path.as_os_str() == *name)
 }
 
-/// The same path for all names of a place.
+/// The one path that stands for all names of a place.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     if is_standard_output(path) {
         return PathBuf::from("-");
@@ -97,12 +97,12 @@ pub(crate) fn resolved(path: &Path) -> PathBuf {
     known(path).or_else(beside).unwrap_or_else(|| path.to_owned())
 }
 
-/// What will have been done once a file is at `path`: replaced it or written it.
+/// What writing a file to `path` does: replaces a file or writes a new one.
 pub(crate) fn done(path: &Path) -> &'static str {
     if path.is_file() { "replaced" } else { "wrote" }
 }
 
-/// Whether a file of that kind can be written to `path`; the message says why not.
+/// Checks that a file of that kind can be written to `path`. The message says why not.
 ///
 /// # Errors
 /// When the folder is missing, the file cannot be opened for writing, or holds something else.
@@ -110,7 +110,7 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     let existed = path.exists();
     let special = fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
     if special || is_standard_output(path) {
-        // A pipe, a terminal or /dev/null: nothing is lost there.
+        // The path is a pipe, a terminal or /dev/null: nothing is lost there.
         return match kind {
             Kind::Trace => {
                 Err("is no regular file, which a trace needs: give the name of one".to_owned())
@@ -121,8 +121,8 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| format!("cannot be written: {error}"))?;
     if !existed {
-        // It was made only to see whether it can be; if the path is a dangling link, its target was
-        // made.
+        // The file was made only to see whether it can be made. If the path is a dangling link, its
+        // target was made.
         let made = path.canonicalize().and_then(fs::remove_file);
         return made.map_err(|error| error.to_string());
     }
@@ -135,11 +135,11 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     Err(format!("exists and is no {}: remove it, or give another name", kind.name()))
 }
 
-/// Makes a file at `path` with `make`, which writes to a place beside it: the old file is replaced
-/// only when the new one is complete, so that neither a full disk nor a kill destroys it.
+/// Makes a file at `path` with `make`, which writes to a place beside it. The old file is replaced
+/// only when the new one is complete, so neither a full disk nor a kill destroys it.
 ///
 /// # Errors
-/// Those of `make`, and when the file cannot be moved to its place.
+/// Errors of `make`, and when the file cannot be moved to its place.
 pub(crate) fn replace<T>(
     path: &Path,
     make: impl FnOnce(&Path) -> anyhow::Result<T>,
@@ -148,7 +148,7 @@ pub(crate) fn replace<T>(
     let target = match &before {
         Some(before) if before.is_file() => path.canonicalize()?,
         None if path.symlink_metadata().is_err() => std::path::absolute(path)?,
-        // A pipe, a terminal or a dangling link: nothing is lost there.
+        // The path is a pipe, a terminal or a dangling link: nothing is lost there.
         _ => return make(path),
     };
     let folder = target.parent().context("a file is in a folder")?;
@@ -161,7 +161,7 @@ pub(crate) fn replace<T>(
     let made = make(&new)?;
     if let Some(before) = before {
         fs::set_permissions(&new, before.permissions())?;
-        // Keeps the owner, if we may: only root can give a file away.
+        // Keeps the owner, if possible: only root can give a file away.
         let _ = chown(&new, Some(before.uid()), Some(before.gid()));
     }
     fs::rename(&new, &target)?;

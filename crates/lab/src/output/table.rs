@@ -1,6 +1,6 @@
 //! Tables for people: plain text for the terminal, and the same as Markdown.
 //!
-//! Reports of contests get a selection of columns; every other report gets one column per figure,
+//! Reports of contests have a selection of columns. Every other report has one column per figure,
 //! in the order in which its verb gave them.
 //!
 //! | File | What |
@@ -39,7 +39,7 @@ pub(crate) struct Table {
 #[derive(Clone)]
 pub(crate) struct Column {
     pub(crate) name: String,
-    /// Whether it qualifies the column before it, and stays beside it whatever the width.
+    /// Whether it qualifies the column before it, and stays beside that column at any width.
     pub(crate) joined: bool,
 }
 
@@ -49,12 +49,12 @@ impl Column {
     }
 }
 
-/// The report for the terminal that the command runs on, or for a pipe.
+/// The report as text for the terminal that the command runs on, or for a pipe.
 pub(crate) fn text(report: &Report) -> String {
     text_within(report, width())
 }
 
-/// A text broken into lines that fit, each indented.
+/// A text broken into lines that fit, each of them indented.
 pub(crate) fn paragraph(indent: &str, text: &str) -> String {
     let lines = layout::broken(text, width().saturating_sub(indent.len()));
     lines.iter().map(|line| format!("{indent}{line}\n")).collect()
@@ -81,8 +81,8 @@ fn text_within(report: &Report, width: usize) -> String {
     out
 }
 
-/// The tables of a report: one per workload, or one of all workloads when each has a single row.
-/// Each of their texts is on one line.
+/// The tables of a report: one per workload, or one for all workloads if each has a single row.
+/// Each text in them is on one line.
 pub(crate) fn tables(report: &Report) -> Vec<Table> {
     let mut tables = tables_as_named(report);
     for table in &mut tables {
@@ -139,7 +139,7 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
     let beside = |name: String| Column { name, joined: !all };
     let verdict = || Column { name: String::new(), joined: true };
     head.extend([beside(format!("time/{reference}")), verdict()]);
-    // The memory column shows the peak, unless the workload is judged by another figure.
+    // The memory column shows the peak, unless another figure judges the workload's memory.
     let judged = rows.iter().find_map(|row| row.figures.get("memory_figure")?.as_str());
     let mut memory = judged.map_or_else(|| "peak".to_owned(), heading);
     if let Some(added) = rows.iter().find_map(|row| row.number("memory_added_bytes")) {
@@ -202,7 +202,7 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
     Table { title, head, lines }
 }
 
-/// A column for each figure; the ends of a range go into the cell of the figure they belong to.
+/// A column for each figure. The ends of a range go into the cell of their figure.
 fn plain(title: &str, lines: &[(&str, &Row)]) -> Table {
     let mut columns = report::columns(lines.iter().map(|(_, row)| *row));
     let all = columns.clone();

@@ -1,4 +1,4 @@
-//! Which charts a report can carry, and how each is made from its rows and series.
+//! Which charts a report can have, and how each is made from its rows and series.
 //!
 //! Every chart is drawn for a width: 720 pixels, or 360 for narrow windows, where panels stand below
 //! each other. The page shows one of the two.
@@ -54,8 +54,8 @@ pub(crate) fn of(report: &Report, width: f64) -> Vec<Chart> {
     charts
 }
 
-/// A report as its charts look at it: they ask for rows and colours by name, once for each of what may be
-/// thousands, so these are looked up and not searched for.
+/// A report in the form that its charts need. They ask for rows and colours by name, once for each
+/// of what may be thousands, so both are indexed.
 struct View<'a> {
     report: &'a Report,
     workloads: IndexMap<&'a str, Vec<&'a Row>>,
@@ -77,7 +77,7 @@ impl<'a> View<'a> {
         self.subjects.get_index_of(subject).map_or("other".to_owned(), class)
     }
 
-    /// What ratios are to.
+    /// The name of the subject that ratios are relative to.
     fn reference(&self) -> &'a str {
         let reference = self.report.parameters.get("reference").and_then(Value::as_str);
         reference.unwrap_or("the reference")
@@ -89,7 +89,7 @@ impl<'a> View<'a> {
 pub(crate) fn subjects(report: &Report) -> IndexSet<&str> {
     let rows = report.rows.iter().filter(|row| !is_control(row));
     let mut names: IndexSet<&str> = rows.map(|row| row.subject.as_str()).collect();
-    // Ours keeps one colour in every report.
+    // Our allocator has the same colour in every report.
     if let Some(at) = names.get_index_of("hectare") {
         names.move_index(at, 0);
     }
@@ -165,7 +165,7 @@ fn capitalised(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// A time on an axis: round values need no digits behind the point.
+/// A time on an axis. Round values have no digits behind the point.
 fn tick_time(ns: f64) -> String {
     let (value, unit) = match ns.abs() {
         ..1e3 => (ns, "ns"),
@@ -177,7 +177,7 @@ fn tick_time(ns: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A factor on an axis: a mark between two hundredths is not rounded to one of them.
+/// A factor on an axis. A mark between two hundredths is not rounded to one of them.
 fn factor(value: f64) -> String {
     let digits = if (value * 100.0 - (value * 100.0).round()).abs() < 1e-6 { 2 } else { 3 };
     format!("{value:.digits$}")
@@ -196,7 +196,7 @@ fn percent(value: f64) -> String {
     format!("{} %", short(value * 100.0))
 }
 
-/// With at most two digits after the point, and no trailing zeros.
+/// A number with at most two digits after the point, and no trailing zeros.
 fn short(value: f64) -> String {
     ((value * 100.0).round() / 100.0).to_string()
 }

@@ -6,8 +6,8 @@ use std::fmt::Write;
 
 use super::scale::Scale;
 
-/// Colours that the style defines; beyond that many, subjects share them and are distinguished by
-/// dashes.
+/// Number of colours that the style defines. If there are more subjects they share colours, and
+/// dashes distinguish them.
 const COLOURS: usize = 10;
 
 /// The class of the `index`-th subject.
@@ -31,7 +31,7 @@ pub(crate) type Format = fn(f64) -> String;
 /// One axis.
 #[derive(Clone, Copy)]
 pub(crate) struct Axis<'a> {
-    /// What it is.
+    /// The quantity that the axis shows.
     pub(crate) name: &'a str,
     /// Its scale.
     pub(crate) scale: Scale,
@@ -62,12 +62,12 @@ impl<'a> Plot<'a> {
         plot
     }
 
-    /// Horizontal place of a value.
+    /// Horizontal position of a value.
     pub(crate) fn at_x(&self, value: f64) -> f64 {
         self.left + self.x.scale.share(value) * (self.width - self.left - RIGHT)
     }
 
-    /// Vertical place of a value.
+    /// Vertical position of a value.
     pub(crate) fn at_y(&self, value: f64) -> f64 {
         self.height - BOTTOM - self.y.scale.share(value) * (self.height - TOP - BOTTOM)
     }
@@ -169,7 +169,7 @@ impl<'a> Plot<'a> {
         );
     }
 
-    /// Many dots without titles, as one path, at most one for each pixel: a dot is a line of zero
+    /// Many dots without titles, as one path, at most one for each pixel. A dot is a line of zero
     /// length with round ends.
     pub(crate) fn scatter(&mut self, class: &str, points: &[[f64; 2]]) {
         let pixel = |&[x, y]: &[f64; 2]| (self.at_x(x).round() as i32, self.at_y(y).round() as i32);
@@ -180,7 +180,7 @@ impl<'a> Plot<'a> {
         let _ = write!(self.body, r#"<path class="scatter {class}" d="{path}"/>"#);
     }
 
-    /// A legend inside the drawing, along its upper edge: class and name of each entry.
+    /// A legend inside the drawing, along its upper edge. An entry is a class and a name.
     pub(crate) fn legend(&mut self, entries: &[(String, String)]) {
         const LINE: f64 = 15.0;
         let (mut x, mut top) = (self.left + 10.0, TOP);
@@ -202,8 +202,8 @@ impl<'a> Plot<'a> {
     }
 
     /// Labels beside points, each at the nearest place where it covers neither a point nor another
-    /// label; a thin line leads to the point if it is not right beside the label.
-    /// More than a plot has room for would only cover each other, so then there are none.
+    /// label. A thin line leads to the point if the label is not right beside it. If there are more
+    /// labels than a plot has room for, they would only cover each other, and none is drawn.
     pub(crate) fn labels(&mut self, labels: &[(String, [f64; 2])]) {
         const HEIGHT: f64 = 13.0;
         const MOST: usize = 100;
@@ -223,7 +223,7 @@ impl<'a> Plot<'a> {
                 top: middle - HEIGHT / 2.0,
                 bottom: middle + HEIGHT / 2.0,
             };
-            // Rings around the point, the nearest first; on each the right side first.
+            // Rings around the point, the nearest first. On each ring the right side comes first.
             let places = (0..14).flat_map(|ring| {
                 let away = 7.0 * f64::from(ring);
                 let (right, left) = (x + 9.0, x - 9.0 - width);

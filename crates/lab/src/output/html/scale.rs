@@ -9,13 +9,13 @@ pub(crate) struct Scale {
     low: f64,
     high: f64,
     log: bool,
-    /// Marked at powers of two, as bytes are.
+    /// Whether the scale is marked at powers of two, as for bytes.
     binary: bool,
 }
 
 impl Scale {
-    /// Around `values`, from zero when `zero`; logarithmic when `log` and all are positive. NaN and
-    /// values out of range are drawn at the edge.
+    /// A scale around `values`, from zero if `zero`; logarithmic if `log` and all values are
+    /// positive. NaN and values out of range are drawn at the edge.
     pub(crate) fn around(values: impl IntoIterator<Item = f64>, log: bool, zero: bool) -> Self {
         let finite: Vec<f64> = values.into_iter().filter(|value| value.abs() <= LARGEST).collect();
         let low = finite.iter().copied().fold(f64::INFINITY, f64::min);
@@ -28,7 +28,7 @@ impl Scale {
             return Self { low: low / margin, high: high * margin, log: true, binary: false };
         }
         let low = if zero { low.min(0.0) } else { low };
-        // If all values are zero, marks between them would all be written as zero.
+        // If all values are zero, the labels of marks between them would all be zero.
         let high = if low == 0.0 && high == 0.0 { 1.0 } else { high };
         let margin = ((high - low) * 0.06).max(high.abs() * 0.01).max(f64::MIN_POSITIVE);
         Self {
@@ -44,7 +44,7 @@ impl Scale {
         Self { binary: true, ..self }
     }
 
-    /// Where `value` lies, 0 to 1.
+    /// The position of `value`, 0 to 1.
     pub(crate) fn share(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()

@@ -43,11 +43,11 @@ pub(super) fn draw(table: &Table, most: usize) -> String {
     out
 }
 
-/// How the cells of a column are set.
+/// The layout of a column's cells.
 struct Shape {
     /// In characters.
     width: usize,
-    /// At its right edge, as figures are.
+    /// Whether the text is at the right edge, as figures are.
     to_the_right: bool,
 }
 
@@ -66,7 +66,7 @@ fn cell_width(table: &Table, at: usize) -> usize {
     lines.map(|line| length(&line[at])).max().unwrap_or(0)
 }
 
-/// Whether a line has a text instead of figures, which may extend over all columns.
+/// Whether a line has a text instead of figures. The text may extend over all columns.
 fn is_remark(line: &[String]) -> bool {
     line.len() > 2 && !is_figure(&line[1]) && line[2..].iter().all(String::is_empty)
 }

@@ -1,5 +1,5 @@
-//! Reports as Markdown. Names are shown as they are, whatever they contain: what Markdown would
-//! interpret is escaped.
+//! Reports as Markdown. Names are shown as they are, whatever they contain: characters that
+//! Markdown would interpret are escaped.
 
 use std::fmt::Write;
 
@@ -55,7 +55,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// A note: what it quotes as code stays so.
+/// A note. Quoted code in it stays code.
 fn prose(note: &str) -> String {
     let parts: Vec<&str> = note.split('`').collect();
     if parts.len().is_multiple_of(2) {
@@ -68,7 +68,7 @@ fn prose(note: &str) -> String {
     parts.iter().enumerate().map(of_part).collect()
 }
 
-/// A text as code, between more backquotes than occur in a row in it.
+/// A text as code, between more backquotes than it has in a row.
 fn code(text: &str) -> String {
     let most = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(most + 1);

@@ -1,4 +1,4 @@
-//! What columns are called, and the units in which their figures are shown.
+//! The headings of columns, and the units in which their figures are shown.
 
 /// Headings for columns whose names, without their units, would say too little.
 const HEADINGS: [(&str, &str); 18] = [
@@ -22,7 +22,7 @@ const HEADINGS: [(&str, &str); 18] = [
     ("write_ns", "a write"),
 ];
 
-/// What a column is called: `alloc_ns` is headed `alloc`, its cells carry the unit.
+/// The heading of a column: `alloc_ns` is headed `alloc`, its cells carry the unit.
 pub(super) fn heading(name: &str) -> String {
     if let Some((_, words)) = HEADINGS.iter().find(|(column, _)| *column == name) {
         return (*words).to_owned();
@@ -36,7 +36,7 @@ pub(super) fn heading(name: &str) -> String {
     stem.replace('_', " ")
 }
 
-/// `p999_ns` is where 99.9 % of the calls end.
+/// The percentile in a name: `p999_ns` is where 99.9 % of the calls end.
 fn percentile(name: &str) -> Option<String> {
     let digits = name.strip_prefix('p')?.strip_suffix("_ns")?;
     let is_number = digits.len() >= 2 && digits.chars().all(|c| c.is_ascii_digit());

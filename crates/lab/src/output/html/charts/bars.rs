@@ -75,8 +75,8 @@ pub(super) fn histogram(series: &Series, width: f64) -> String {
     plot.finish(&series.plot)
 }
 
-/// Where the bucket that begins at `from` ends: each power of two has four of equal width, and each
-/// number below eight has its own (`hectare_trace::Histogram`).
+/// The end of the bucket that begins at `from`: each power of two has four buckets of equal width,
+/// and each number below eight has its own (`hectare_trace::Histogram`).
 fn end_of_bucket(from: f64) -> f64 {
     let power = 2_f64.powf(from.max(1.0).log2().floor());
     from + (power / 4.0).max(1.0)

@@ -21,7 +21,7 @@ fn threads_of(workload: &str) -> Option<(String, f64)> {
 
 /// Time per operation over the number of threads, for workloads run with several numbers.
 pub(super) fn scaling(view: &View<'_>, width: f64) -> Vec<Chart> {
-    // By what is run, then by the number of the subject.
+    // Grouped by what is run, then by the number of the subject.
     let mut groups: IndexMap<String, BTreeMap<usize, Vec<[f64; 2]>>> = IndexMap::new();
     for (workload, rows) in &view.workloads {
         let Some((group, threads)) = threads_of(workload) else { continue };
@@ -129,8 +129,8 @@ fn mark(place: f64) -> String {
     if whole { MARKS.get(place.round() as usize).copied().unwrap_or("") } else { "" }.to_owned()
 }
 
-/// Lines over a common axis; for each axis, whether it is logarithmic and how its values are
-/// written.
+/// Lines over a common axis. For each axis the caller says whether it is logarithmic and how its
+/// values are written.
 pub(super) fn line_plot(
     view: &View<'_>,
     lines: &[&Series],

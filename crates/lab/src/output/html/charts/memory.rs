@@ -18,7 +18,7 @@ pub(super) fn scatter(lines: &[&Series], width: f64) -> String {
         format: format_of(&first.x_name),
     };
     // A clock cannot show less than its resolution, so zero is drawn as one. The space above the
-    // highest point is for the legend, which takes three lines where there is little room.
+    // highest point is for the legend, which takes three lines in a narrow chart.
     let highest = all(1).fold(1.0, f64::max);
     let legend_share = if is_narrow(width) { 40.0 } else { 4.0 };
     let y = Axis {
@@ -41,12 +41,12 @@ pub(super) fn scatter(lines: &[&Series], width: f64) -> String {
     plot.finish(&first.plot)
 }
 
-/// A map of memory: a row of cells for each subject, by address; the fuller, the darker.
+/// A map of memory: a row of cells for each subject, by address. The fuller a cell, the darker.
 pub(super) fn occupancy(lines: &[&Series], width: f64) -> String {
     const PER_LINE: usize = 64;
     /// The number of shades: one path for each, since a report holds thousands of cells.
     const SHADES: usize = 8;
-    // The names are before the cells, or above them if there is no room.
+    // The names stand before the cells, or above them if there is no room.
     let beside = !is_narrow(width);
     let names = if beside { names_width(width) + 28.0 } else { 0.0 };
     let side = (width - names) / PER_LINE as f64;

@@ -52,12 +52,13 @@ pub(super) fn pareto(view: &View<'_>, width: f64) -> Option<Chart> {
     })
 }
 
-/// Those of which no other is at most as large in both.
+/// The points than which no other point is at most as large in both coordinates.
 fn front(mut points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
     points.sort_by(|a, b| a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])));
     let mut front: Vec<[f64; 2]> = Vec::new();
     for point in points {
-        // Whoever comes before is at most as large in the first, and the last in the front least in the second.
+        // All earlier points are at most as large in the first coordinate, and the last of the
+        // front is the least in the second.
         if front.last().is_none_or(|last| point[1] < last[1] || point == *last) {
             front.push(point);
         }
@@ -152,7 +153,7 @@ mod tests {
     fn the_front_is_what_nobody_beats_in_both() {
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..200 {
-            // Few values, so that many are equal.
+            // Few distinct values, so that many are equal.
             let points: Vec<[f64; 2]> = (0..random.usize(1..30))
                 .map(|_| [0, 1].map(|_| f64::from(random.u32(0..8))))
                 .collect();
