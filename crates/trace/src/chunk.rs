@@ -24,7 +24,7 @@ pub enum ChunkState {
 pub struct ChunkHeader {
     /// How the rows are stored.
     pub state: ChunkState,
-    /// Whose rows.
+    /// The thread whose rows these are.
     pub thread: ThreadId,
     /// How many rows; 0 while open.
     pub rows: u32,
@@ -40,7 +40,7 @@ pub struct ChunkHeader {
     pub first_serial: u64,
     /// Time before the first row, ticks.
     pub first_time_ticks: u64,
-    /// Time of the last row, ticks; while open, that of the first.
+    /// Time of the last row, ticks; while open, time of the first.
     pub last_time_ticks: u64,
 }
 
@@ -68,7 +68,7 @@ impl ChunkHeader {
         out
     }
 
-    /// Reads a header; `None` when these are not the bytes of an undamaged one.
+    /// Reads a header. `None` when the bytes are not those of an undamaged header.
     pub fn from_bytes(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<Self> {
         let u32_at = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_le_bytes(*b));
         let u64_at = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_le_bytes(*b));
@@ -94,7 +94,8 @@ impl ChunkHeader {
         };
         let fits = u64::from(header.stored_bytes) + CHUNK_HEADER_BYTES as u64
             <= u64::from(header.span_bytes);
-        // Rows that an open chunk claims would be counted as good whether or not they are there.
+        // An open chunk must claim no rows: they would be counted as good whether or not they
+        // exist.
         let is_open = header.state == ChunkState::Open;
         let can_be = fits && header.thread.can_be() && !(is_open && header.rows > 0);
         can_be.then_some(header)

@@ -11,10 +11,10 @@ pub struct LivePoint {
     pub rounded_bytes: u64,
 }
 
-/// The most points kept: whenever there are this many, they are merged in pairs.
+/// The most points kept. When there are this many, they are merged in pairs.
 const MOST_POINTS: usize = 512;
 
-/// Collects points. Memory for [`MOST_POINTS`], whatever the length.
+/// Collects points. Takes memory for [`MOST_POINTS`], whatever the length of the trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
     points: Vec<LivePoint>,

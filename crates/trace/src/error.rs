@@ -10,21 +10,21 @@ pub enum Error {
     Io(io::Error),
     /// The operating system refused to write a copy.
     Write(io::Error),
-    /// What is at the path is not a regular file.
+    /// The path does not lead to a regular file.
     NotAFile {
-        /// What it is, with its article.
+        /// What it leads to, with its article.
         found: &'static str,
     },
     /// The file does not begin like a trace.
     NotATrace,
-    /// Another version of the format.
+    /// The file has another version of the format.
     Version {
         /// The version in the file.
         found: u32,
     },
-    /// It begins like a trace, but its header is damaged.
+    /// The file begins like a trace, but its header is damaged.
     BadHeader,
-    /// Part of the file is damaged; everything readable has been returned.
+    /// Part of the file is damaged. Everything readable has been returned.
     Damaged(Damage),
 }
 
@@ -92,7 +92,7 @@ pub struct Damage {
     pub bad_chunks: u64,
     /// Chunks of which only the beginning is good.
     pub partial_chunks: u64,
-    /// Bytes between chunks that are not a chunk, or are missing at the end.
+    /// Bytes between chunks that do not belong to a chunk, or bytes missing at the end.
     pub stray_bytes: u64,
     /// Whether the index of a sealed file is missing or damaged (the chunks were found without it).
     pub index_lost: bool,
@@ -103,7 +103,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Whether there is any.
+    /// Whether there is any damage.
     pub fn any(&self) -> bool {
         self.bad_chunks > 0 || self.partial_chunks > 0 || self.stray_bytes > 0 || self.index_lost
     }

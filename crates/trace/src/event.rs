@@ -1,8 +1,8 @@
-//! What a row says, in plain types.
+//! What a row records, in plain types.
 
 use core::fmt;
 
-/// A thread of the recorded program. Numbers start at 1, in the order of the first allocation, and
+/// A thread of the recorded program. Numbers start at 1, in the order of the first allocation. They
 /// are not reused when a thread ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(pub u32);
@@ -92,7 +92,7 @@ pub enum Event {
         /// Binary logarithm of the alignment asked for.
         align_log2: u8,
     },
-    /// `realloc`, `reallocarray`: the old object ends, a new one begins. `realloc(p, 0)` that
+    /// `realloc`, `reallocarray`: the old object ends, a new one begins. A `realloc(p, 0)` that
     /// frees is recorded as [`Event::Free`].
     Realloc {
         /// The object given; `None` for a null pointer.
@@ -117,9 +117,9 @@ pub enum Event {
     },
     /// The first row of every thread.
     ThreadStart,
-    /// The thread ends; destructors that run later may still free.
+    /// The thread ends. Destructors that run later may still free.
     ThreadEnd,
-    /// The program forked; the child has a file of its own.
+    /// The program forked. The child has a file of its own.
     Fork {
         /// Process id of the child.
         child_pid: u32,
@@ -158,7 +158,7 @@ impl Event {
 /// One row of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, in ticks since the start of the file ([`crate::FileHeader::ticks_per_second`]).
+    /// The time, in ticks since the start of the file ([`crate::FileHeader::ticks_per_second`]).
     pub time_ticks: u64,
     /// What happened.
     pub event: Event,

@@ -6,11 +6,11 @@
 //! ```
 //!
 //! 1. The stretches of a chunk are one deflate stream, flushed to a whole byte at the end of each
-//!    frame: a frame can be inflated once those before it have been.
-//! 2. A frame ends between two rows, and its checksum covers its own header. So a chunk that was cut
-//!    or damaged in the middle is good up to the frame before.
-//! 3. Frames of a chunk double in size up to [`MOST_PLAIN_BYTES`], so that little of a short
-//!    recording can be lost, and a long one compresses as if it were in one piece.
+//!    frame. So a frame can be inflated once the frames before it have been.
+//! 2. A frame ends between two rows, and its checksum covers its own header. So a chunk that was
+//!    cut or damaged in the middle is good up to the frame before.
+//! 3. Frames of a chunk double in size up to [`MOST_PLAIN_BYTES`], so that a short recording can
+//!    lose only a little, and a long one compresses as if it were in one piece.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 
@@ -23,13 +23,13 @@ const FIRST_PLAIN_BYTES: usize = 512;
 /// The most rows of a frame, bytes (plus one row).
 const MOST_PLAIN_BYTES: usize = 1 << 14;
 
-/// The strongest level gains 2 to 5 per cent on the bundled traces and takes three times as long.
+/// The strongest level gains 2 to 5 per cent on the bundled traces, but takes three times as long.
 const DEFLATE_LEVEL: u32 = 6;
 
 /// No byte of a deflate stream stands for more (258 bytes in two bits).
 const MOST_EXPANSION: usize = 1032;
 
-/// Room for the end marker of a stretch, bytes: without it an inflater stops before the marker.
+/// Room for the end marker of a stretch, bytes. Without it an inflater stops before the marker.
 const FLUSH_BYTES: usize = 16;
 
 /// Where a chunk's rows are cut into frames.
@@ -101,11 +101,10 @@ impl Packer {
             // Incompressible data grows by five bytes a block.
             out.reserve(plain.len() + plain.len() / 64 + 64);
             let before = self.stream.total_in();
-            // Fails only for a stream that is used out of order, which this function alone cannot
-            // do.
+            // Fails only if a stream is used out of order, which this function alone cannot do.
             let _ = self.stream.compress_vec(plain, out, FlushCompress::Sync);
             plain = &plain[(self.stream.total_in() - before) as usize..];
-            // Room was left, so nothing is held back.
+            // If `out` has room left, the stream holds nothing back.
             if plain.is_empty() && out.len() < out.capacity() {
                 return;
             }
@@ -124,9 +123,9 @@ impl Unpacker {
         Self { stream: Decompress::new(false) }
     }
 
-    /// Inflates the frames in `stored` into `plain`, as far as they are good; returns the number of
-    /// rows in them. `plain_bytes` is what a whole chunk claims to hold: memory grows only with the
-    /// frames that are there.
+    /// Inflates the frames in `stored` into `plain`, as far as they are good. Returns the number of
+    /// rows in them. `plain_bytes` is the length that the whole chunk claims; memory grows only
+    /// with the frames that are really there.
     pub(crate) fn unpack(
         &mut self,
         mut stored: &[u8],
@@ -260,7 +259,7 @@ mod tests {
             assert_eq!((rows, length), (0, 0), "{what}");
             assert!(capacity < 1 << 20, "{what}: {capacity} bytes taken");
         }
-        // Two frames cannot count more rows than a number holds.
+        // The rows counted by two frames must not exceed what a number holds.
         let whole = claiming(bytes, 400, u32::MAX);
         let (rows, ..) = unpack(&[&whole[..], &whole].concat(), 800);
         assert_eq!(rows, u32::MAX);

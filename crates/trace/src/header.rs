@@ -18,8 +18,8 @@ const COMMAND_MAX: usize = HEADER_BYTES - COMMAND_AT;
 
 /// The beginning of a trace.
 ///
-/// A recorder keeps the fields marked *live* up to date in its mapping, which is why the header
-/// has no checksum before the file is sealed.
+/// A recorder keeps the fields marked *live* up to date in its mapping. Therefore the header has no
+/// checksum before the file is sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHeader {
     /// Whether the file is complete, with an index.
@@ -37,18 +37,18 @@ pub struct FileHeader {
     pub start_unix_ns: u64,
     /// What recording cost each event, picoseconds, measured on the recording machine; 0: unknown.
     pub event_cost_ps: u64,
-    /// *Live.* Frees of pointers that the recorder had not seen allocated (allocated before it
-    /// could record, or by other means).
+    /// *Live.* Frees of pointers that the recorder had not seen allocated (they were allocated
+    /// before it could record, or by other means).
     pub unknown_frees: u64,
-    /// *Live.* Above 0 when recording stopped before the program did (no room on the file system);
-    /// what came after was not counted.
+    /// *Live.* Above 0 when recording stopped before the program did (no room on the file system).
+    /// Later events were not counted.
     pub lost_events: u64,
     /// *Live, unsealed files only.* End of the space given to chunks, bytes.
     pub end_offset: u64,
-    /// Where the index is; 0 without one.
+    /// Offset of the index; 0 without one.
     pub index_offset: u64,
     /// When the process began, clock ticks since the system did; 0: unknown. It stays the same over
-    /// `exec`, while another process may get the same number later or in another namespace.
+    /// `exec`, while another process may get the same process id later or in another namespace.
     pub process_start: u64,
     /// The command line recorded, arguments separated by spaces.
     pub command: String,
@@ -67,8 +67,8 @@ pub mod live {
 }
 
 impl FileHeader {
-    /// Whether the process was forked from a recorded one: what that had allocated until then is known
-    /// by number only.
+    /// Whether the process was forked from a recorded one. Objects that its parent had allocated
+    /// until then are known by number only.
     pub fn is_forked(&self) -> bool {
         self.first_thread > 1
     }
@@ -102,7 +102,7 @@ impl FileHeader {
         }
     }
 
-    /// Writes everything but the command line; allocates nothing.
+    /// Writes everything but the command line. Allocates nothing.
     pub fn write_fields(&self, out: &mut [u8; HEADER_BYTES]) {
         out[0..8].copy_from_slice(&MAGIC);
         out[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -168,7 +168,7 @@ impl Default for FileHeader {
     }
 }
 
-/// Writes the command line into a header, truncated to what fits; allocates nothing.
+/// Writes the command line into a header, truncated to what fits. Allocates nothing.
 pub fn write_command(out: &mut [u8; HEADER_BYTES], command: &[u8]) {
     let command = &command[..command.len().min(COMMAND_MAX)];
     out[96..100].copy_from_slice(&(command.len() as u32).to_le_bytes());
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_sealed_header_is_checked_as_a_whole() {
         let bytes = written(&header(true));
-        // All but the bit that says that it is sealed.
+        // Every byte but the one that says that the file is sealed.
         for at in (0..HEADER_BYTES).filter(|&at| at != 16) {
             let mut bytes = bytes;
             bytes[at] ^= 0x80;

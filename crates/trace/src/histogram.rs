@@ -1,14 +1,14 @@
 //! Histograms of values that spread over many powers of two: sizes, lifetimes, latencies.
 
-/// Counts by powers of two, each cut into 2^`SUB_BITS` buckets of equal width: a value is known to
-/// within one part in 2^`SUB_BITS`.
+/// Counts by powers of two. Each power is cut into 2^`SUB_BITS` buckets of equal width, so a value
+/// is known to within one part in 2^`SUB_BITS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram<const SUB_BITS: u32 = 2> {
     counts: Vec<u64>,
 }
 
 impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
-    /// An empty one.
+    /// An empty histogram.
     pub fn new() -> Self {
         Self { counts: vec![0; Self::bucket(u64::MAX) + 1] }
     }
@@ -24,7 +24,7 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
         self.counts.iter().sum()
     }
 
-    /// The buckets that hold anything: smallest value of the bucket, and its count.
+    /// The buckets that are not empty: smallest value of the bucket, and its count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.counts.iter().enumerate().filter(|&(_, &count)| count > 0);
         filled.map(|(bucket, &count)| (Self::lower(bucket), count))

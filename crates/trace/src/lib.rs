@@ -12,9 +12,9 @@
 //!         └─────┴───────────┴───────────┴──────┘
 //! ```
 //!
-//! A recorder appends *open* chunks to a shared mapping of the file, so that what was recorded
-//! survives any death of the program; [`seal`](seal::seal) turns such a file into a compressed one
-//! with an index. Both kinds are read by the same [`Trace`].
+//! A recorder appends *open* chunks to a shared mapping of the file, so that the recorded rows
+//! survive any death of the program. [`seal`](seal::seal) turns such a file into a compressed one
+//! with an index. [`Trace`] reads both kinds.
 //!
 //! Invariants
 //! 1. An object is named by [`ObjectId`]: the thread that allocated it and how many objects that

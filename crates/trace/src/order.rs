@@ -5,7 +5,7 @@
 //!  thread 2   ───f(1.0)─────f(1.1)   f(1.1) waits in `parked` until thread 1 has made 1.1
 //! ```
 //!
-//! Threads are merged by time; a row that names another thread's object is held back until that
+//! Threads are merged by time. A row that names another thread's object is held back until that
 //! object has been made (invariant 2 of the crate). So the order is right wherever it matters,
 //! however much the processors' clocks disagree.
 
@@ -21,9 +21,9 @@ use crate::reader::{ThreadRows, Trace};
 /// One row with its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Who did it.
+    /// The thread of the row.
     pub thread: ThreadId,
-    /// What was done.
+    /// The row.
     pub record: Record,
 }
 
@@ -34,13 +34,13 @@ pub struct Ordered<'a> {
     trace: &'a Trace,
     /// Threads that can continue, by the time of their next row.
     ready: BinaryHeap<Reverse<(u64, ThreadId)>>,
-    /// Boxed, since they are swapped with `current` whenever another thread's row is earlier.
+    /// Boxed, since a cursor is swapped with `current` whenever another thread's row is earlier.
     open: FxHashMap<ThreadId, Box<Cursor<'a>>>,
-    /// Threads from which nothing has been read.
+    /// Threads of which nothing has been read.
     unopened: FxHashSet<ThreadId>,
     current: Option<(ThreadId, Box<Cursor<'a>>)>,
-    /// Threads that wait for an object, by the object's thread: its serial, the time of the row
-    /// that names it, and who waits.
+    /// Threads that wait for an object, by the object's thread: the object's serial, the time of
+    /// the row that names it, and the waiting thread.
     parked: FxHashMap<ThreadId, BTreeSet<(u64, u64, ThreadId)>>,
     /// The same threads by the time of that row.
     waiting: BTreeSet<Parked>,
@@ -50,8 +50,8 @@ pub struct Ordered<'a> {
 struct Cursor<'a> {
     rows: ThreadRows<'a>,
     next: Record,
-    /// Serial that the thread's next object has before the next row: all below have been made, or
-    /// lost.
+    /// The serial of the thread's next object before the next row: all objects below have been
+    /// made, or lost.
     made: u64,
     /// Whether the next row may go even though its object has not been seen.
     released: bool,
@@ -150,13 +150,14 @@ impl<'a> Ordered<'a> {
             false => self.open.remove(&thread),
         };
         if let Some(cursor) = cursor {
-            // One that was named before it began has its place by the time before its first row.
+            // A thread whose object was named before it began has its place by the time before its
+            // first row.
             self.keep(thread, cursor);
         }
         Ok(true)
     }
 
-    /// Reads the thread's first row; `None` if it has none that is good.
+    /// Reads the thread's first row; `None` if the thread has no good row.
     fn begin(&self, thread: ThreadId) -> Result<Option<Box<Cursor<'a>>>, Error> {
         let mut rows = self.trace.thread_rows(thread);
         let first = rows.next_row()?;
@@ -187,7 +188,7 @@ impl<'a> Ordered<'a> {
         self.waiting.insert(Parked { time_ticks, thread, owner, serial });
     }
 
-    /// Lets threads continue that waited for objects of `owner` below `made`.
+    /// Lets the threads continue that waited for objects of `owner` below `made`.
     fn wake(&mut self, owner: ThreadId, made: u64) {
         let Some(parked) = self.parked.get_mut(&owner) else { return };
         while let Some(&(serial, time_ticks, thread)) = parked.first()
@@ -202,7 +203,7 @@ impl<'a> Ordered<'a> {
         }
     }
 
-    /// Every thread waits for another, so rows were lost: lets the earliest continue.
+    /// All threads wait for each other, so rows were lost. Lets the earliest continue.
     #[cold]
     fn release_earliest(&mut self) -> bool {
         let Some(earliest) = self.waiting.pop_first() else { return false };

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! 1. At most [`CHUNKS_EACH`] chunks per worker are under way, whatever the length of the trace.
-//! 2. A worker is started with its first chunk: a short trace costs one thread.
+//! 2. A worker is started with its first chunk, so a short trace costs one thread.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,9 +1,9 @@
 //! Reading: finds the chunks, then streams each thread's rows.
 //!
-//! Opening reads only headers: those of the chunks in the index, if it is intact and they agree
-//! with it; otherwise it walks from chunk to chunk. Rows are checked when they are read. Memory: 40
-//! bytes a chunk for the places, and the rows of one chunk for every [`ThreadRows`] in use. No
-//! length, count or offset in the file is trusted beyond the data that is really there.
+//! Opening reads only headers: those of the chunks in the index, if the index is intact and they
+//! agree with it. Otherwise it walks from chunk to chunk. Rows are checked when they are read.
+//! Memory: 40 bytes a chunk for the places, and the rows of one chunk for every [`ThreadRows`] in
+//! use. No length, count or offset in the file is trusted beyond the data that is really there.
 
 mod index;
 mod rows;
@@ -24,7 +24,7 @@ use crate::header::{FileHeader, HEADER_BYTES};
 use crate::row::MAX_ROW_BYTES;
 pub use rows::ThreadRows;
 
-/// No chunk is larger than this when inflated; a header that claims more is damaged.
+/// No chunk is larger than this when inflated. A header that claims more is damaged.
 const MAX_PLAIN_BYTES: u32 = 1 << 24;
 
 /// Where a chunk is and what it covers.
@@ -32,9 +32,9 @@ const MAX_PLAIN_BYTES: u32 = 1 << 24;
 pub struct ChunkPlace {
     /// Offset of its header.
     pub offset: u64,
-    /// Whose rows.
+    /// The thread whose rows these are.
     pub thread: ThreadId,
-    /// How many; 0 when it was left open.
+    /// How many rows; 0 if the chunk was left open.
     pub rows: u32,
     /// Time before the first row, ticks.
     pub first_time_ticks: u64,
@@ -69,14 +69,14 @@ pub struct Trace {
 impl Trace {
     /// Opens a trace, sealed or not.
     ///
-    /// Damage after the header is no error here: what is readable is read, and
-    /// [`damage`](Self::damage) says what was not.
+    /// Damage after the header is no error here. Everything readable is read, and
+    /// [`damage`](Self::damage) tells the rest.
     ///
     /// # Errors
-    /// When what is there is not a regular file, cannot be read, is not a trace, or has another
-    /// version or a damaged header.
+    /// When the path does not lead to a regular file, or the file cannot be read, is no trace, or
+    /// has another version or a damaged header.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        // Checked before it is opened, since opening a pipe would wait for a writer.
+        // Checked before the file is opened, since opening a pipe would wait for a writer.
         if let Some(found) = no_file(fs::metadata(path)?.file_type()) {
             return Err(Error::NotAFile { found });
         }
@@ -88,8 +88,8 @@ impl Trace {
         let file_bytes = file.metadata()?.len();
         let header = FileHeader::from_bytes(&bytes);
         if got < HEADER_BYTES {
-            // A file truncated within the header: if it is no trace at all, say "no trace" rather
-            // than "damaged".
+            // The file was truncated within the header. If it is no trace at all, the error is "no
+            // trace" rather than "damaged".
             return Err(match header {
                 Err(error @ (Error::NotATrace | Error::Version { .. })) => error,
                 _ => Error::BadHeader,
@@ -115,7 +115,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// What the file says about itself.
+    /// The header of the file.
     pub fn header(&self) -> &FileHeader {
         &self.header
     }
@@ -141,7 +141,7 @@ impl Trace {
     /// # Errors
     /// When the file cannot be read.
     pub fn count_rows(&self) -> Result<u64, Error> {
-        // What reading finds is not told: whoever reads the rows themselves finds it again.
+        // Damage found here is not noted: the reader of the rows finds it again.
         let found = self.damage.get();
         let mut count = self.rows();
         for (&thread, places) in &self.threads {
@@ -156,7 +156,7 @@ impl Trace {
         Ok(count)
     }
 
-    /// What has been found damaged so far. Complete once every row has been read.
+    /// The damage found so far. Complete once every row has been read.
     pub fn damage(&self) -> Damage {
         self.damage.get()
     }
@@ -219,8 +219,8 @@ impl Trace {
         Ok(found)
     }
 
-    /// The header for a chunk of which only the beginning is good, as if it had been left open: to
-    /// be read up to the last whole row. `None` if there is none.
+    /// The header for a chunk of which only the beginning is good, as if the chunk had been left
+    /// open: to be read up to the last whole row. `None` if no beginning is good.
     fn beginning(&self, place: &ChunkPlace, header: ChunkHeader, any: bool) -> Option<ChunkHeader> {
         if !any {
             self.note(place.offset, |damage| damage.bad_chunks += 1);
@@ -260,7 +260,7 @@ fn header_in(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<ChunkHeader> {
     })
 }
 
-/// Drops zeroes in which no row can begin: the file may have a hole of megabytes in their place.
+/// Drops zeroes in which no row can begin: a hole of megabytes in the file may be read as such.
 fn cut_zeroes(rows: &mut Vec<u8>) {
     let filled = rows.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     // The last row may end with zeroes.
@@ -270,7 +270,7 @@ fn cut_zeroes(rows: &mut Vec<u8>) {
     }
 }
 
-/// What kind of thing it is, if not a regular file.
+/// The kind of a file that is not regular; `None` if it is regular.
 fn no_file(kind: FileType) -> Option<&'static str> {
     match kind {
         _ if kind.is_file() => None,

@@ -14,8 +14,8 @@
 //!
 //! The object made is not written: it is the next serial of the thread. The recorder calls the
 //! `put_*` functions on every event of the recorded program; they are inlined with constant kinds.
-//! They write the tag last: without it there is no row, so a program that dies in the midst of one
-//! leaves none that is wrong.
+//! They write the tag last. Without a tag there is no row, so a program that dies in the midst of a
+//! row leaves no wrong one.
 
 use core::sync::atomic::{Ordering, compiler_fence};
 
@@ -25,7 +25,7 @@ use crate::varint;
 /// The longest row: tag, delta, thread, serial, size, each a varint of up to nine bytes.
 pub const MAX_ROW_BYTES: usize = 1 + 4 * varint::MAX_BYTES;
 
-/// The space a writer needs: a row, and the extra zeroes of its last varint.
+/// The space that a writer needs: a row, and the extra zeroes of its last varint.
 pub const ROW_WINDOW_BYTES: usize = 48;
 
 const _: () = assert!(MAX_ROW_BYTES + 8 <= ROW_WINDOW_BYTES);
@@ -78,7 +78,7 @@ impl RowState {
         Self { thread, next_serial: 0, time_ticks: 0 }
     }
 
-    /// Writes an allocation and returns the length of its row and the object made.
+    /// Writes an allocation. Returns the length of its row and the object made.
     #[inline(always)]
     pub fn put_alloc(
         &mut self,
@@ -139,7 +139,7 @@ impl RowState {
         self.put_named(out, if sized { SIZED_FREE } else { FREE }, now_ticks, object)
     }
 
-    /// Writes an event of any kind; `failed` counts only for those that ask for memory.
+    /// Writes an event of any kind. `failed` counts only for kinds that ask for memory.
     pub fn put(
         &mut self,
         out: &mut RowWindow,
@@ -175,15 +175,15 @@ impl RowState {
 
     #[inline(always)]
     fn put_time(&mut self, out: &mut RowWindow, now_ticks: u64) -> usize {
-        // The clocks of two processors may disagree a little when a thread moves: then time stands
-        // still.
+        // When a thread moves, the clocks of the two processors may disagree a little. Time then
+        // stands still.
         let now = now_ticks.max(self.time_ticks);
         let delta = now - self.time_ticks;
         self.time_ticks = now;
         varint::put(out, 1, delta)
     }
 
-    /// Writes time and object; returns the object's bits of the tag and the place after it.
+    /// Writes time and object. Returns the object's bits of the tag and the place after the object.
     #[inline(always)]
     fn put_object(
         &mut self,
@@ -204,7 +204,7 @@ impl RowState {
         }
     }
 
-    /// Writes a row of a kind that has only an object, if that.
+    /// Writes a row of a kind that has an object at most.
     #[inline(always)]
     fn put_named(
         &mut self,
@@ -238,8 +238,8 @@ impl RowState {
 
     /// Reads the row at `bytes[at..]`: the record and the place after it.
     ///
-    /// `None` when there is no well-formed row: the bytes end, the tag is unknown, an object is
-    /// named that the thread has not made, or one whose numbers no object has.
+    /// `None` when there is no well-formed row: the bytes end, the tag is unknown, or the row names
+    /// an object that the thread has not made, or one whose numbers no object has.
     pub fn get(&mut self, bytes: &[u8], at: usize) -> Option<(Record, usize)> {
         let tag = *bytes.get(at)?;
         let (delta, at) = varint::get(bytes, at + 1)?;
@@ -306,11 +306,11 @@ impl RowState {
     }
 }
 
-/// Makes a row of what was written before, and not earlier.
+/// Turns the bytes written before into a row, and not earlier.
 #[inline(always)]
 fn put_tag(out: &mut RowWindow, tag: u8) {
-    // Forbids the compiler to write the tag first; the processor shows its own writes in order to
-    // whoever comes after the program's death.
+    // The compiler must not write the tag first. The processor shows its own writes in order to a
+    // reader after the program's death.
     compiler_fence(Ordering::SeqCst);
     out[0] = tag;
 }

@@ -1,4 +1,4 @@
-//! Sealing: what a recorder left behind becomes a compressed file with an index.
+//! Sealing: turns the file that a recorder left into a compressed one with an index.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -12,7 +12,7 @@ use crate::writer::Writer;
 /// What to put into the sealed file besides the rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SealOptions {
-    /// Ticks a second of the unsealed file, if known better than from its header; 0: as in the
+    /// Ticks a second of the unsealed file, if better known than from its header; 0: as in the
     /// header.
     pub source_ticks_per_second: u64,
     /// Resolution wanted, ns per tick; 0: as in the source. Coarser times compress better.
@@ -28,7 +28,7 @@ pub struct Sealed {
     pub rows: u64,
     /// Size of the file written, bytes.
     pub file_bytes: u64,
-    /// Damage found in the source; its good part has been written.
+    /// Damage found in the source. The good part of the source has been written.
     pub damage: Damage,
 }
 

@@ -1,4 +1,4 @@
-//! What a trace holds, in figures: one pass, memory for the live objects.
+//! The content of a trace in figures: one pass, memory for the live objects.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct ThreadSummary {
     pub made: u64,
     /// Objects ended by this thread.
     pub ended: u64,
-    /// Of those, the ones made by another thread.
+    /// Ended objects that another thread had made.
     pub ended_foreign: u64,
     /// Time of the first row, ticks.
     pub first_ticks: u64,
@@ -28,7 +28,7 @@ pub struct ThreadSummary {
     pub last_ticks: u64,
 }
 
-/// What a whole trace holds.
+/// The content of a whole trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Rows by name of the call (`malloc`, `free`, …).
@@ -67,7 +67,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Reads the whole trace. What is damaged is left out; [`Trace::check`] reports it afterwards.
+    /// Reads the whole trace. Damaged parts are left out; [`Trace::check`] reports them afterwards.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -124,7 +124,7 @@ impl Reading {
             Event::UsableSize { object } if !self.live.contains_key(&object) => {
                 summary.unknown_objects += 1;
             }
-            // A failed reallocation leaves the old object as it was.
+            // A failed reallocation leaves the old object unchanged.
             Event::Realloc { .. } if record.made.is_none() => {}
             Event::Realloc { old: Some(object), .. }
             | Event::Free { object: Some(object) }
@@ -168,7 +168,7 @@ impl Reading {
     }
 }
 
-/// A sum of sizes as it is told: sizes that no memory has may add up to more.
+/// A sum of sizes, cut to what its type holds: sizes that no memory has may add up to more.
 fn told(bytes: u128) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! A shadow of the format: random events go in, and the same must come out, in a valid order; then
-//! the file is damaged in every way and must yield exactly what is intact.
+//! A shadow of the format: random events go in, and the same events must come out, in a valid
+//! order. Then the file is damaged in every way and must yield exactly the intact part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use crate::*;
 mod misled;
 mod told;
 
-/// A file that goes away with the test.
+/// A file that is removed with the test.
 struct Temp(PathBuf);
 
 impl Temp {
@@ -129,8 +129,8 @@ fn merged_order_is_by_time() {
     assert_eq!(count, order.len());
 }
 
-/// The clocks of the threads are off by far more than the time between events: the order must
-/// still have every object made before it is named.
+/// The clocks of the threads are off by far more than the time between events. The order must still
+/// have every object made before it is named.
 #[test]
 fn an_object_is_made_before_it_is_named_however_wrong_the_clocks() {
     for seed in 0..10 {
@@ -214,7 +214,7 @@ fn a_flipped_bit_costs_one_chunk_and_is_told() {
                 }
             }
         }
-        // Ordering must come to an end even with rows missing.
+        // Ordering must end even with rows missing.
         let mut ordered = Ordered::new(&trace);
         let mut count = 0;
         while ordered.next_step().unwrap().is_some() {
@@ -266,7 +266,7 @@ fn decoding_noise_never_panics() {
     }
 }
 
-/// What a recorder leaves: chunks in a mapping, some never finished.
+/// A file as a recorder leaves it: chunks in a mapping, some never finished.
 #[test]
 fn open_chunks_are_read_up_to_their_last_row_and_sealed() {
     let file = Temp::new("open");

@@ -1,4 +1,4 @@
-//! Integers in one to nine bytes; the first byte tells the length.
+//! Integers in one to nine bytes. The first byte tells the length.
 //!
 //! ```text
 //!  bytes  first byte     payload bits
@@ -9,7 +9,7 @@
 //!    9    00000000            64
 //! ```
 //!
-//! The length follows from the first byte's trailing zeros, so writing and reading need no loop: a
+//! The length follows from the first byte's trailing zeros, so writing and reading need no loop. A
 //! value of up to 56 bits is one shift and one eight-byte store, whose extra bytes are zero. LEB128
 //! spends a branch per byte instead.
 
@@ -61,7 +61,7 @@ pub fn get(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     Some((value, at + length))
 }
 
-/// The case of a value near the end of the bytes, or nine bytes long.
+/// Reads a value that is near the end of the bytes, or nine bytes long.
 #[cold]
 fn get_at_end(rest: &[u8], length: usize) -> Option<u64> {
     let encoded = rest.get(..length)?;

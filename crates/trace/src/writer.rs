@@ -19,15 +19,15 @@ pub(crate) const INDEX_ENTRY_BYTES: usize = 32;
 /// one for each of hundreds of threads.
 const CHUNK_PLAIN_BYTES: usize = 1 << 17;
 
-/// Writes a sealed trace. If dropped without [`finish`](Self::finish), it leaves a file without an
-/// index: still readable, but reported as damaged.
+/// Writes a sealed trace. If it is dropped without [`finish`](Self::finish), it leaves a file
+/// without an index: still readable, but reported as damaged.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
     header: FileHeader,
     offset: u64,
     threads: BTreeMap<ThreadId, ThreadBuffer>,
-    /// Chunks that are being compressed, with what is known of their headers.
+    /// Chunks under compression, with the parts of their headers that are known.
     packers: Packers<ChunkHeader>,
     places: Vec<ChunkPlace>,
 }
@@ -73,8 +73,8 @@ impl ThreadBuffer {
         self.filled >= CHUNK_PLAIN_BYTES
     }
 
-    /// The rows as a chunk, with its header except for what is known only after compression; `None`
-    /// when there are no rows.
+    /// The rows as a chunk, and its header without the fields that are known only after
+    /// compression. `None` when there are no rows.
     fn take(&mut self) -> Option<(ChunkHeader, Rows)> {
         if self.count == 0 {
             return None;
@@ -138,8 +138,9 @@ impl<W: Write + Seek> Writer<W> {
         Ok(made)
     }
 
-    /// Appends a record read from another trace, before which the thread's next object had the
-    /// number `serial`: objects keep their numbers even if earlier rows of the thread were lost.
+    /// Appends a record read from another trace. Before the record, the thread's next object had
+    /// the number `serial`: objects keep their numbers even if earlier rows of the thread were
+    /// lost.
     ///
     /// # Errors
     /// When writing fails.
@@ -162,7 +163,7 @@ impl<W: Write + Seek> Writer<W> {
         self.threads.entry(thread).or_insert_with(|| ThreadBuffer::new(RowState::new(thread)))
     }
 
-    /// Makes a chunk of what `thread` has buffered. Calling it when a thread ends frees the
+    /// Makes a chunk of the rows buffered for `thread`. A call when a thread ends frees the
     /// thread's buffer.
     ///
     /// # Errors
@@ -175,7 +176,7 @@ impl<W: Write + Seek> Writer<W> {
         self.packers.give(header, rows)
     }
 
-    /// Writes the chunk that has been under compression longest; false when there is none.
+    /// Writes the chunk that has been under compression longest. False when there is none.
     fn write_oldest(&mut self) -> io::Result<bool> {
         let Some((known, stored)) = self.packers.take()? else { return Ok(false) };
         let header = ChunkHeader {

@@ -1,4 +1,4 @@
-//! The chunks of a sealed file: from its index, if that is right.
+//! The chunks of a sealed file, from its index if that is right.
 
 use super::{ChunkPlace, Trace, read_some};
 use crate::chunk::CHUNK_HEADER_BYTES;
@@ -16,8 +16,8 @@ const CRC_BYTES: usize = 4;
 const BLOCK_ENTRIES: usize = 2048;
 
 impl Trace {
-    /// The chunks that the index names, if it is intact and they agree with it; otherwise those
-    /// that are there, with a note that the index is lost.
+    /// The chunks that the index names, if the index is intact and they agree with it. Otherwise
+    /// the chunks that a walk finds, with a note that the index is lost.
     pub(super) fn find_chunks(&self) -> Result<Vec<ChunkPlace>, Error> {
         let index = self.read_index()?;
         if let Some(places) = &index
@@ -31,11 +31,11 @@ impl Trace {
             && found.iter().all(|place| is_among(place, &places))
             && self.are_damaged(&places, &found)?
         {
-            // Headers are damaged, not the index: each is reported when its rows are read.
+            // The index is intact and headers are damaged. Each is reported when its rows are read.
             self.damage.set(Damage::default());
             return Ok(places);
         }
-        // A writer that was stopped has not said where the index would be.
+        // A writer that was stopped has not stated the index's offset.
         let lost_at = if end < HEADER_BYTES as u64 { self.file_bytes } else { end };
         self.note(lost_at, |damage| damage.index_lost = true);
         Ok(found)
@@ -79,7 +79,7 @@ impl Trace {
                     first_time_ticks: u64_at(entry, 16),
                     last_time_ticks: u64_at(entry, 24),
                 };
-                // They must be in file order, at least a header apart.
+                // Chunks must be in file order, at least a header apart.
                 if place.offset < least || place.offset >= end {
                     return Ok(None);
                 }
@@ -93,8 +93,9 @@ impl Trace {
         Ok((u32::from_le_bytes(crc) == hasher.finalize()).then_some(places))
     }
 
-    /// Whether those of `places` that a walk has not `found` have no header. One with a header lies
-    /// inside another chunk: it could claim all bytes up to the end of the file, as could many more.
+    /// Whether none of the `places` that a walk has not `found` has a header. A place with a header
+    /// lies inside another chunk: it could claim all bytes up to the end of the file, as could many
+    /// more.
     fn are_damaged(&self, places: &[ChunkPlace], found: &[ChunkPlace]) -> Result<bool, Error> {
         for place in places {
             if !is_among(place, found) && self.chunk_header(place.offset)?.is_some() {
@@ -104,7 +105,8 @@ impl Trace {
         Ok(true)
     }
 
-    /// Whether the chunks at `places` are what the index says, and fill the file up to the index.
+    /// Whether the chunks at `places` are those that the index names, and fill the file up to the
+    /// index.
     fn agrees(&self, places: &[ChunkPlace]) -> Result<bool, Error> {
         let mut next = HEADER_BYTES as u64;
         for place in places {

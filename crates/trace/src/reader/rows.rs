@@ -13,7 +13,7 @@ pub struct ThreadRows<'a> {
     places: &'a [ChunkPlace],
     rows: Vec<u8>,
     at: usize,
-    /// Where the chunk in `rows` is in the file.
+    /// Offset in the file of the chunk in `rows`.
     offset: u64,
     /// Whether the chunk in `rows` was left open by its recorder.
     open: bool,
@@ -53,8 +53,8 @@ impl<'a> ThreadRows<'a> {
         self.next_row_slow()
     }
 
-    /// The serial that the thread's next object had before `last`, the row returned last. Where rows
-    /// were lost it is more than the rows returned have made.
+    /// The serial of the thread's next object before `last`, the row returned last. If rows were
+    /// lost it is more than the number of objects that the returned rows have made.
     #[inline]
     pub fn serial_before(&self, last: &Record) -> u64 {
         self.state.next_serial - u64::from(last.made.is_some())
@@ -75,7 +75,7 @@ impl<'a> ThreadRows<'a> {
                 // The checksum is right, yet a row makes no sense.
                 let (any, unread) = (self.at > 0, u64::from(self.left));
                 self.trace.note(self.offset, |damage| {
-                    // It was counted as good when it was loaded.
+                    // The chunk was counted as good when it was loaded.
                     damage.good_chunks = damage.good_chunks.saturating_sub(1);
                     damage.good_rows = damage.good_rows.saturating_sub(unread);
                     damage.partial_chunks += u64::from(any);

@@ -12,11 +12,11 @@ use crate::header::HEADER_BYTES;
 const BLOCK_BYTES: usize = 1 << 16;
 
 impl Trace {
-    /// The chunks between the header and `end`; skips what is no chunk. An impossible end is
-    /// replaced by the file's.
+    /// The chunks between the header and `end`. Bytes that are no chunk are skipped. An impossible
+    /// end is replaced by the file's.
     pub(super) fn walk(&self, end: u64) -> Result<Vec<ChunkPlace>, Error> {
         let end = if end < HEADER_BYTES as u64 { self.file_bytes } else { end };
-        // The end in a sealed file is checksummed, so whatever is missing before it is reported.
+        // The end in a sealed file is checksummed, so all bytes missing before it are reported.
         let reach = if self.header.sealed { end } else { end.min(self.file_bytes) };
         let mut places = Vec::new();
         let mut offset = HEADER_BYTES as u64;
@@ -24,7 +24,7 @@ impl Trace {
             if let Some(header) = self.chunk_header(offset)? {
                 places.push(ChunkPlace::of(offset, &header));
                 let next = offset + u64::from(header.span_bytes);
-                // The space of an open chunk need not have been written.
+                // The space of an open chunk may not have been written to its end.
                 if next > self.file_bytes && header.state != ChunkState::Open {
                     let missing = next.min(end).saturating_sub(self.file_bytes);
                     self.note(self.file_bytes, |damage| damage.stray_bytes += missing);
@@ -32,8 +32,9 @@ impl Trace {
                 offset = next;
             } else {
                 let (next, zero) = self.next_header(offset, reach)?;
-                // After the last chunk of a recorder that died there can be space that it took and did
-                // not use. Zeroes before a chunk are one that is lost: it was there before the next.
+                // A recorder that died may leave, after its last chunk, space that it took and did
+                // not use. Zeroes before a chunk are a lost chunk: it was there before the next
+                // one.
                 if self.header.sealed || !zero || next < reach {
                     self.note(offset, |damage| damage.stray_bytes += next - offset);
                 }
@@ -64,7 +65,7 @@ impl Trace {
             if let Some(at) = bytes.windows(CHUNK_HEADER_BYTES).position(is_header) {
                 return Ok((base + at as u64, zero && is_zero(&bytes[..at])));
             }
-            // The next block begins where a header could begin that is only partly in this one.
+            // The next block begins where a header could begin that is only partly in this block.
             let step = got.saturating_sub(CHUNK_HEADER_BYTES - 1);
             if got < want || step == 0 {
                 return Ok((end, false));
@@ -75,8 +76,8 @@ impl Trace {
         Ok((end, zero))
     }
 
-    /// Where, from `from` on, the next bytes outside the file's holes are; `None` if there are
-    /// none. If the file system does not report holes, every byte counts as such.
+    /// The next offset, from `from` on, that is outside the file's holes; `None` if there is none.
+    /// If the file system does not report holes, every byte counts as outside.
     fn next_data(&self, from: u64) -> Option<u64> {
         match seek(&self.file, SeekFrom::Data(from)) {
             Ok(at) => Some(at.max(from)),
@@ -86,8 +87,8 @@ impl Trace {
     }
 }
 
-/// Many bytes at a time: it runs over everything that a full disk or a careless copy made of a
-/// trace.
+/// Checks many bytes at a time: it runs over everything that a full disk or a careless copy made of
+/// a trace.
 fn is_zero(bytes: &[u8]) -> bool {
     let (blocks, rest) = bytes.as_chunks::<64>();
     blocks.iter().all(|block| block.iter().fold(0, |all, byte| all | byte) == 0)

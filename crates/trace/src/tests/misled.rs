@@ -13,14 +13,14 @@ const SOON: Duration = Duration::from_secs(5);
 const SEALED_AT: usize = 16;
 const INDEX_OFFSET_AT: usize = 80;
 
-/// A sealed trace of several chunks per thread.
+/// A sealed trace with several chunks per thread.
 pub(super) fn several_chunks(file: &Temp) -> (Rows, u64) {
     let (rows, order) = random_rows(50, 3, 90_000);
     write(&file.0, &order);
     (rows, order.len() as u64)
 }
 
-/// Turns the sealed file into one as left by a recorder, with that end of its chunks.
+/// Turns the sealed file into one as a recorder leaves it, with that end of its chunks.
 fn unseal(path: &Path, end_offset: u64) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(&[0; 4], SEALED_AT as u64).unwrap();
@@ -35,7 +35,7 @@ fn index_offset(content: &[u8]) -> usize {
     u64::from_le_bytes(*content[INDEX_OFFSET_AT..].first_chunk().unwrap()) as usize
 }
 
-/// Opens a file, all of whose rows must be read soon.
+/// Opens a file. All of its rows must be read soon.
 fn opened_soon(path: &Path, rows: &Rows, what: &str) -> Trace {
     let since = Instant::now();
     let trace = Trace::open(path).unwrap();
@@ -44,7 +44,7 @@ fn opened_soon(path: &Path, rows: &Rows, what: &str) -> Trace {
     trace
 }
 
-/// Writes the file with its index changed, with a correct checksum.
+/// Writes the file with a changed index whose checksum is correct.
 fn with_index(path: &Path, content: &[u8], change: impl FnOnce(&mut Vec<u8>)) {
     let (chunks, index) = content.split_at(index_offset(content));
     let mut index = index[..index.len() - 4].to_vec();
@@ -65,7 +65,7 @@ fn a_length_that_the_count_of_the_index_does_not_explain_costs_only_the_index() 
     }
 }
 
-/// The length fits the count, but nothing of that size is there.
+/// The length fits the count, but the file has no entries of that size.
 #[test]
 fn a_count_is_believed_only_as_far_as_its_entries_go() {
     let file = Temp::new("count");
@@ -116,7 +116,7 @@ fn chunks_behind_a_hole_are_found() {
         unseal(&holed.0, length);
         let trace = opened_soon(&holed.0, &rows, &format!("a hole of {gap} bytes"));
         assert_eq!(trace.damage().stray_bytes, gap);
-        // Whether or not there is something else there, too.
+        // The same with a byte of something else in the hole.
         out.write_all_at(b"x", first.len() as u64 + gap - 1).unwrap();
         let trace = Trace::open(&holed.0).unwrap();
         assert_eq!(read(&trace), rows);
@@ -306,7 +306,8 @@ fn objects_that_cannot_be_are_damage() {
     }
 }
 
-/// Where rows were lost each thread may wait for another. One continues then, but with that row alone.
+/// Where rows were lost, all threads may wait for each other. One thread then continues, but with
+/// that row alone.
 #[test]
 fn after_a_row_whose_object_was_lost_the_order_holds_again() {
     let file = Temp::new("waits");
@@ -397,7 +398,7 @@ fn an_index_that_names_chunks_inside_others_is_lost() {
     assert!(trace.damage().index_lost);
 }
 
-/// No program can have them, but a file can say so.
+/// No program can have such sizes, but a file can claim them.
 #[test]
 fn a_summary_survives_sizes_that_no_memory_has() {
     let file = Temp::new("sizes");
@@ -413,7 +414,7 @@ fn a_summary_survives_sizes_that_no_memory_has() {
     assert_eq!(points, [8, u64::MAX, u64::MAX, u64::MAX, u64::MAX]);
 }
 
-/// Checksums are right, rows are not, and there are fewer than the header says.
+/// The checksums are right, but the rows are not, and there are fewer than the header says.
 #[test]
 fn only_rows_that_were_read_are_told_as_good() {
     let file = Temp::new("nonsense");
@@ -430,7 +431,7 @@ fn only_rows_that_were_read_are_told_as_good() {
     }
 }
 
-/// Threads that wait for objects which nobody makes, or makes only late.
+/// Threads that wait for objects that are never made, or made only late.
 #[test]
 fn many_threads_that_wait_are_merged_soon() {
     const THREADS: u32 = 30_000;
@@ -463,7 +464,7 @@ fn merged_soon(path: &Path, rows: u64) {
     assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
 }
 
-/// A recorder leaves open only the last chunk of a thread; a file need not.
+/// A recorder leaves only the last chunk of a thread open. Another file may do otherwise.
 #[test]
 fn rows_behind_an_open_chunk_are_counted_once() {
     let file = Temp::new("behind");
@@ -478,7 +479,7 @@ fn rows_behind_an_open_chunk_are_counted_once() {
     assert_eq!(read(&trace)[&ThreadId(1)].len(), 9);
 }
 
-/// A recorder says how many rows a chunk has when it completes it.
+/// A recorder states how many rows a chunk has when it completes the chunk.
 #[test]
 fn an_open_chunk_that_counts_its_rows_is_damage() {
     let file = Temp::new("counted");
@@ -494,7 +495,7 @@ fn an_open_chunk_that_counts_its_rows_is_damage() {
     assert!(damage.any() && damage.good_rows == 1, "{damage:?}");
 }
 
-/// Counting reads chunks, but is not the reading whose damage is told.
+/// Counting reads chunks, but the damage that it finds is not reported.
 #[test]
 fn what_opening_found_damaged_is_told_after_counting() {
     let file = Temp::new("counting");
@@ -507,7 +508,8 @@ fn what_opening_found_damaged_is_told_after_counting() {
     assert!(trace.damage().index_lost);
 }
 
-/// A chunk left open may be a hole but for its first rows; and so may one whose checksum is right.
+/// A chunk left open may be a hole except for its first rows. So may a chunk whose checksum is
+/// right.
 #[test]
 fn the_holes_of_chunks_take_no_memory() {
     const CHUNK_BYTES: usize = 1 << 23;

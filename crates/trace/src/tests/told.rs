@@ -1,4 +1,4 @@
-//! What is refused, and where and how much damage is told.
+//! What is refused, and where and how much damage is reported.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ const MEMALIGN: u8 = 3;
 const FREE_OWN: u8 = 5 | 1 << 4;
 const FREE_FOREIGN: u8 = 5 | 2 << 4;
 
-/// Flips a bit of the first byte of rows of that chunk.
+/// Flips a bit of the first byte of the chunk's rows.
 fn damage(content: &mut [u8], place: &ChunkPlace) {
     content[place.offset as usize + CHUNK_HEADER_BYTES] ^= 1;
 }
@@ -34,7 +34,7 @@ fn a_row_that_no_writer_writes_ends_its_chunk() {
         assert_eq!((damage.partial_chunks, damage.bad_chunks, damage.good_chunks), (1, 0, 0));
         assert_eq!(damage.good_rows, 1, "{what}");
     }
-    // Nor is any row of a whole chunk believed whose checksum is wrong.
+    // No row of a whole chunk is believed if the chunk's checksum is wrong.
     let mut chunk = plain_chunk(1, 0, &[&good, &good]);
     *chunk.last_mut().unwrap() ^= 2;
     of_chunks(&file.0, [chunk]);
@@ -49,7 +49,8 @@ fn damage_is_told_from_its_first_byte_on_whatever_is_read_first() {
     several_chunks(&file);
     let mut content = fs::read(&file.0).unwrap();
     let trace = Trace::open(&file.0).unwrap();
-    // The last chunk of the thread that is read first, and the first of the one read last.
+    // The last chunk of the thread that is read first, and the first chunk of the thread that is
+    // read last.
     let late = trace.threads()[&ThreadId(1)].last().copied().unwrap();
     let early = trace.threads()[&ThreadId(3)][0];
     assert!(early.offset < late.offset);
@@ -73,7 +74,7 @@ fn what_is_missing_at_the_end_and_what_is_no_chunk_is_counted() {
         let damage = Trace::open(&file.0).unwrap().damage();
         assert_eq!((damage.stray_bytes, damage.index_lost), ((end - cut) as u64, true));
     }
-    // In a sealed file zeroes are no part of it either.
+    // In a sealed file zeroes are damage, too.
     let second = trace.threads().values().flatten().map(|place| place.offset).max().unwrap();
     for filling in [0_u8, 0xA5] {
         let mut other = content.clone();
@@ -83,7 +84,8 @@ fn what_is_missing_at_the_end_and_what_is_no_chunk_is_counted() {
         assert_eq!(trace.damage().offset, second, "{filling}");
         assert!(trace.damage().stray_bytes >= 5000);
     }
-    // In one that a recorder left only zeroes at its end can be space that it took and did not use.
+    // In a recorder's file zeroes at the end alone can be space that the recorder took and did not
+    // use.
     let good = plain_chunk(1, 0, &[&row(MALLOC, &[0, 8])]);
     for filling in [vec![0; 200_000], vec![7; 200_000]] {
         for then in [vec![], vec![0; 100_000]] {
@@ -138,12 +140,12 @@ fn recorded(order: &[Step], rows_each: usize) -> Vec<(ChunkHeader, Vec<u8>)> {
     chunks
 }
 
-/// Whether its header is damaged or it never came to the disk.
+/// Either the chunk's header is damaged, or the chunk never came to the disk.
 #[test]
 fn a_recording_that_lost_a_threads_first_chunk_says_so_and_keeps_order_and_names() {
     let file = Temp::new("first-lost");
     let (_, mut order) = random_rows(61, 4, 20_000);
-    // No two rows at one time, whose order would be free.
+    // No two rows have the same time, since their order would be free.
     (0..).zip(&mut order).for_each(|(now, step)| step.record.time_ticks = now);
     let chunks = recorded(&order, 700);
     let bytes = |lost: Option<(usize, bool)>| {
@@ -250,13 +252,13 @@ fn a_copy_keeps_what_was_measured() {
     seal(&file.0, &copy.0, SealOptions::default()).unwrap();
     let trace = Trace::open(&copy.0).unwrap();
     assert_eq!((trace.header().event_cost_ps, trace.header().ticks_per_second), (26_000, 7));
-    // A tick of more than a second is taken for one.
+    // A tick of more than a second counts as one second.
     seal(&file.0, &copy.0, SealOptions { tick_ns: 5_000_000_000, ..SealOptions::default() })
         .unwrap();
     assert_eq!(Trace::open(&copy.0).unwrap().header().ticks_per_second, 1);
 }
 
-/// Its clock says that it came last, and that it ended before others had begun.
+/// By its clock the first thread came last, and ended before others had begun.
 #[test]
 fn the_end_is_the_latest_row_of_any_thread() {
     let file = Temp::new("latest");
@@ -284,9 +286,9 @@ fn who_names_an_object_waits_for_a_thread_that_has_not_begun_and_not_for_what_wa
     let (made, marks) = (row(MALLOC, &[0, 8]), row(11, &[50, 1]));
     let names = |serial| plain_chunk(1, 0, &[&row(FREE_FOREIGN, &[1, 2, serial]), &marks]);
     assert_eq!(order([names(0), begins(plain_chunk(2, 0, &[&made, &marks]))]), [2, 1, 1, 2]);
-    // It begins with the object of number 9: those before were lost.
+    // The second thread begins with object number 9: those before were lost.
     assert_eq!(order([names(8), begins(plain_chunk(2, 9, &[&marks, &made]))]), [1, 1, 2, 2]);
-    // Nothing of it can be read.
+    // None of its rows can be read.
     let nothing = begins(plain_chunk(2, 0, &[&row(12, &[])]));
     assert_eq!(order([names(0), nothing]), [1, 1]);
 }
