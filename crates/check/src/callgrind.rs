@@ -3,21 +3,22 @@
 use std::fs;
 use std::path::Path;
 
-/// By so many instructions, and fewer, two starts differ: what is drawn at the first call depends on a secret of the
-/// process. Of [`CALLS`] that is nothing.
+/// Two starts differ by up to this many instructions: what is drawn at the first call depends on a
+/// secret of the process. Beside [`CALLS`] that is nothing.
 const CHANCE: u64 = 50;
 
 const CALLS: u64 = 10_000;
 const SHORT_RUN_CALLS: u64 = 1000;
 
-/// How many instructions one call of a function takes, to which callgrind gives one of `names`: of a long run less a
-/// short one, so that start and end, and whatever else calls it, do not count.
+/// The instructions that one call of a function takes. Callgrind knows the function by one of
+/// `names`. The count is that of a long run less that of a short one, so that start, end and other
+/// callers do not count.
 ///
-/// `run` is to run valgrind with the arguments given, on a program that makes as many calls as it is told. `out` is a
-/// file that it may write to; it is removed.
+/// `run` must run valgrind with the given arguments, on a program that makes as many calls as `run`
+/// is told. `out` is a file that `run` may write to. It is removed.
 ///
 /// # Errors
-/// What `run` says, or that nothing was counted.
+/// The error of `run`, or that nothing was counted.
 pub fn instructions_per_call(
     names: &[&str],
     out: &Path,
@@ -30,7 +31,7 @@ pub fn instructions_per_call(
         run(&arguments, calls)?;
         total(out)
     };
-    // The least of five runs: on a busy machine a slow path may find by the clock that something is due.
+    // The least of five runs: on a busy machine the clock may make something due in a slow path.
     let least = |calls| {
         let counts: Result<Vec<u64>, String> = (0..5).map(|_| collected(calls)).collect();
         counts?.into_iter().min().ok_or_else(|| "no run".to_owned())
@@ -43,7 +44,7 @@ pub fn instructions_per_call(
     }
 }
 
-/// The total of what callgrind wrote to `out`, which it removes.
+/// The total in the file that callgrind wrote to `out`. Removes the file.
 fn total(out: &Path) -> Result<u64, String> {
     let failed = |error| format!("{}: {error}", out.display());
     let text = fs::read_to_string(out).map_err(failed)?;

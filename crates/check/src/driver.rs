@@ -1,4 +1,4 @@
-//! Carries operations out and compares.
+//! Carries out operations and compares the results.
 
 use std::ptr::NonNull;
 use std::sync::Mutex;
@@ -11,10 +11,10 @@ use crate::shadow::{Object, Shadow};
 use crate::subject::Subject;
 use crate::swarm::{Limits, Swarm};
 
-/// A stretch ends after this many operations on average, and the next draws its weights.
+/// A stretch ends after this many operations on average. The next one draws its own weights.
 const STRETCH_OPERATIONS: usize = 5000;
 
-/// What a run has done.
+/// Counts of what a run has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Operations carried out, refused ones included.
@@ -34,13 +34,13 @@ pub struct Driver<'a> {
     swarm: Swarm,
     shadow: Shadow,
     next_tag: u64,
-    /// Where threads leave objects for each other.
+    /// Slots in which threads leave objects for each other.
     slots: &'a [Mutex<Option<Object>>],
     tally: Tally,
 }
 
 impl<'a> Driver<'a> {
-    /// A thread whose run is determined by `seed`, except for what other threads do through
+    /// A thread whose run is determined by `seed`, except for the effects of other threads through
     /// `slots`. Threads that share slots have different seeds.
     #[must_use]
     pub fn new(seed: u64, limits: Limits, slots: &'a [Mutex<Option<Object>>]) -> Self {
@@ -66,7 +66,7 @@ impl<'a> Driver<'a> {
         &self.shadow
     }
 
-    /// What was done so far.
+    /// Counts of what was done so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally
@@ -134,8 +134,8 @@ impl<'a> Driver<'a> {
         let payload = Payload::new(self.next_tag);
         let usable_bytes = subject.usable_bytes(start);
         let object = Object { start, bytes, usable_bytes, align, payload };
-        // Entered before it is written, so that an overlap is reported as such and not as changed
-        // contents.
+        // Entered before it is written, so that an overlap is reported as an overlap and not as
+        // changed contents.
         self.shadow.insert(object);
         if zeroed {
             // SAFETY: an object of `bytes` initialised bytes, just taken.
@@ -164,7 +164,7 @@ impl<'a> Driver<'a> {
         let payload = old.payload;
         let align = subject.min_align();
         self.shadow.insert(Object { start, bytes, usable_bytes, align, payload });
-        // SAFETY: an object of at least `kept_bytes`, which the old one was written with.
+        // SAFETY: an object of at least `kept_bytes`, with which the old object was written.
         let at = unsafe { payload.first_difference(start, kept_bytes) };
         assert!(
             at.is_none(),
@@ -197,7 +197,7 @@ impl<'a> Driver<'a> {
         self.shadow.verify_all();
     }
 
-    /// Frees everything that this thread has.
+    /// Frees all objects of this thread.
     pub fn free_all(&mut self, subject: &mut impl Subject) {
         while !self.shadow.is_empty() {
             let object = self.shadow.remove(self.shadow.len() - 1);

@@ -7,16 +7,16 @@
 //!                                                   Shadow ◀──compares── memory
 //! ```
 //! A [`Driver`] draws an [`Operation`] from the weights of a [`Swarm`], has the [`Subject`] carry
-//! it out, and compares the result with its [`Shadow`]: each live object's place, size and
-//! contents. The model is naive on purpose: an interval map, and one byte pattern per object.
+//! it out, and compares the result with its [`Shadow`], which knows each live object's place, size
+//! and contents. The model is naive on purpose: an interval map, and one byte pattern per object.
 //!
-//! What it finds: objects that overlap (on one thread at once; across threads by
-//! [`assert_disjoint`] and by the contents, which no two objects share), misaligned objects,
-//! `calloc` that is not zero, `realloc` that loses bytes, a refused call that changed something,
-//! contents that change without the program.
+//! It finds objects that overlap (on one thread at once; across threads by [`assert_disjoint`] and
+//! by the contents, which no two objects share), misaligned objects, `calloc` that is not zero,
+//! `realloc` that loses bytes, a refused call that changed something, and contents that change
+//! without the program.
 //!
-//! In addition, [`Suite`] lists by name the tests that cannot run on this machine, and [`instructions_per_call`] counts
-//! what a function takes.
+//! In addition, [`Suite`] lists by name the tests that cannot run on this machine, and
+//! [`instructions_per_call`] counts the instructions that a function takes.
 //!
 //! A failing run names its seed and step; `HECTARE_SEED` runs it again.
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]

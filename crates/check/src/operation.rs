@@ -32,11 +32,11 @@ pub enum Operation {
         /// Which object.
         index: usize,
     },
-    /// Leaves an object to whichever thread takes it, and takes what another left there.
+    /// Leaves an object to whichever thread takes it, and takes an object that another thread left.
     Exchange {
         /// Which object.
         index: usize,
     },
-    /// Gives back what is not needed.
+    /// Gives back memory that is not needed.
     Trim,
 }

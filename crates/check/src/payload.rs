@@ -1,10 +1,10 @@
 //! The contents of an object: a pattern determined by its tag, so that no two are alike.
 //!
-//! Word `i` of the pattern depends on the tag and on `i` alone, never on the object's size: what a
-//! `realloc` keeps can be compared with the same pattern. The first [`DENSE_BYTES`] are written
-//! completely; after them come words a constant step apart, including, up to [`PAGEWISE_BYTES`],
-//! the first of each page: a run of many operations has no time to fill large objects. One object
-//! in [`WHOLE_ONE_IN`] is written completely, up to [`WHOLE_BYTES`].
+//! Word `i` of the pattern depends on the tag and on `i` alone, never on the object's size, so the
+//! bytes that a `realloc` keeps can be compared with the same pattern. The first [`DENSE_BYTES`]
+//! are written completely. After them come words a constant step apart, including, up to
+//! [`PAGEWISE_BYTES`], the first word of each page: a run of many operations has no time to fill
+//! large objects. One object in [`WHOLE_ONE_IN`] is written completely, up to [`WHOLE_BYTES`].
 
 use std::ptr::NonNull;
 
@@ -29,7 +29,7 @@ impl Payload {
         Self { tag }
     }
 
-    /// What names the contents.
+    /// The tag, which names the contents.
     #[must_use]
     pub const fn tag(self) -> u64 {
         self.tag
@@ -41,7 +41,7 @@ impl Payload {
         start.wrapping_add((index as u64).wrapping_mul(0xD1B5_4A32_D192_ED03))
     }
 
-    /// Where the dense part of an object of `bytes` ends.
+    /// The end of the dense part of an object of `bytes`.
     fn dense_end(self, bytes: usize) -> usize {
         let whole = self.tag.is_multiple_of(WHOLE_ONE_IN);
         bytes.min(if whole { WHOLE_BYTES } else { DENSE_BYTES })
@@ -53,7 +53,7 @@ impl Payload {
         at.next_multiple_of(step)
     }
 
-    /// Writes the part `from..bytes` into the object at `start`; if `from` is within a word, that
+    /// Writes the part `from..bytes` into the object at `start`. If `from` is within a word, that
     /// word is written again.
     ///
     /// # Safety

@@ -1,4 +1,4 @@
-//! Random numbers determined by a seed, and what the environment says about a run.
+//! Random numbers determined by a seed, and a run's settings from the environment.
 
 use std::str::FromStr;
 
@@ -57,13 +57,13 @@ fn from_environment<T: FromStr>(name: &str) -> Option<T> {
     Some(value)
 }
 
-/// The seed of a run: `default`, or what `HECTARE_SEED` says.
+/// The seed of a run: `default`, or the value of `HECTARE_SEED`.
 #[must_use]
 pub fn seed(default: u64) -> u64 {
     from_environment("HECTARE_SEED").unwrap_or(default)
 }
 
-/// How many operations a run has: `default`, or what `HECTARE_SOAK_OPS` says.
+/// The number of operations of a run: `default`, or the value of `HECTARE_SOAK_OPS`.
 #[must_use]
 pub fn soak_operations(default: u64) -> u64 {
     from_environment("HECTARE_SOAK_OPS").unwrap_or(default)

@@ -1,4 +1,4 @@
-//! The naive model: which objects are live, where, how large, with which contents.
+//! The naive model: which objects are live, at which place, how large, and with which contents.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -47,7 +47,7 @@ impl Object {
 #[derive(Debug, Default)]
 pub struct Shadow {
     objects: Vec<Object>,
-    /// Start to end of each, to find overlaps.
+    /// Start and end of each object, to find overlaps.
     extents: BTreeMap<usize, usize>,
     live_bytes: usize,
     usable_bytes: usize,
@@ -110,7 +110,7 @@ impl Shadow {
         self.objects.push(object);
     }
 
-    /// Takes the object at `index` out.
+    /// Removes the object at `index` and returns it.
     pub fn remove(&mut self, index: usize) -> Object {
         let object = self.objects.swap_remove(index);
         self.extents.remove(&object.start.addr().get());

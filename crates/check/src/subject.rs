@@ -1,4 +1,4 @@
-//! What is under test.
+//! The allocator under test.
 
 use std::ptr::NonNull;
 
@@ -28,7 +28,7 @@ pub trait Subject {
     /// How many bytes of an object may be used.
     fn usable_bytes(&self, object: NonNull<u8>) -> usize;
 
-    /// Gives back what is not needed.
+    /// Gives back memory that is not needed.
     fn trim(&mut self) {}
 
     /// The alignment that every object has at least.

@@ -1,8 +1,8 @@
 //! Tests, some of which need things that not every machine has.
 //!
 //! The standard harness knows only tests that pass and tests that fail, so a test that lacks
-//! something on its machine would have to pass without checking anything. For a test target with
-//! `harness = false`.
+//! something on its machine would have to pass without checking anything. A suite is for a test
+//! target with `harness = false`.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// The tests to run, and those that cannot run here: these are listed as ignored, each with its
-/// name and the reason, and never counted as passed.
+/// The tests to run, and those that cannot run here. The latter are listed as ignored, each with
+/// its name and the reason, and never counted as passed.
 #[derive(Debug, Default)]
 pub struct Suite {
     trials: Vec<Trial>,
@@ -46,13 +46,13 @@ impl Suite {
     pub fn skip(&mut self, name: impl Into<String>, reason: impl Into<String>) {
         let (name, reason) = (name.into(), reason.into());
         let full = format!("{name} (skipped: {reason})");
-        // If forced to run (`--ignored`), it fails: what cannot be tested has not been shown.
+        // A forced run (`--ignored`) fails: nothing has been shown.
         let failure = Failed::from(format!("cannot run here: {reason}"));
         self.trials.push(Trial::test(full, move || Err(failure)).with_ignored_flag(true));
         self.skipped.push((name, reason));
     }
 
-    /// Adds a test that needs the commands `needs`; if one is missing, as a skipped one.
+    /// Adds a test that needs the commands `needs`. If one is missing, the test is skipped.
     pub fn test_with(
         &mut self,
         name: impl Into<String>,

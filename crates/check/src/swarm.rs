@@ -7,12 +7,12 @@
 use crate::operation::Operation;
 use crate::random::Random;
 
-/// How far a run may go.
+/// The limits of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Live objects of a thread.
     pub objects: usize,
-    /// Live bytes of a thread; above it, objects are freed.
+    /// Live bytes of a thread. Above this, objects are freed.
     pub live_bytes: usize,
     /// The largest request in bytes.
     pub max_bytes: usize,
@@ -32,7 +32,7 @@ const KINDS: usize = 5;
 #[derive(Debug, Clone, Copy)]
 pub struct Swarm {
     limits: Limits,
-    /// Malloc, calloc, aligned, realloc, exchange; the rest of 64 is frees.
+    /// Of 64 operations: malloc, calloc, aligned, realloc, exchange. The rest are frees.
     weights: [usize; KINDS],
     low_bytes: usize,
     high_bytes: usize,
