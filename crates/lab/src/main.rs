@@ -135,8 +135,8 @@ fn main() -> std::process::ExitCode {
     // its own children.
     // SAFETY: as above.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-    // At the limit on a file's size a write must fail, as on a full disk. An empty handler does
-    // that; ignoring the signal would too, but the programs that are started would inherit it.
+    // At the limit on a file's size a write must fail, as on a full disk. A handler does that;
+    // ignoring the signal would too, but the programs that are started would inherit it.
     if !runner::is_ignored(libc::SIGXFSZ) {
         let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
     }

@@ -198,8 +198,8 @@ impl Object {
         }
     }
 
-    /// An object of more than eight bytes has a last byte of its own; a smaller object consists of
-    /// the stamp alone.
+    /// The last byte of the used part. It follows the word in an object of more than eight bytes,
+    /// and is the whole stamp of one with fewer; one of eight has the word alone.
     #[inline]
     fn last_byte(&self) -> u8 {
         self.stamp as u8

@@ -2,8 +2,8 @@
 //!
 //! Each thread owns one table of slots for each of the sizes 16, 64, 128 and 256. An iteration
 //! draws a coin, a slot and a size. Heads on an empty slot allocates; on a full slot either side
-//! frees; tails on an empty slot does nothing. With the original's 500 000 iterations over 4 × 100
-//! 000 slots, 41 % of the iterations do nothing (a test counts them).
+//! frees; tails on an empty slot does nothing. With the original's 500 000 iterations over
+//! 4 × 100 000 slots, 41 % of the iterations do nothing (a test counts them).
 //!
 //! | `mode` | what is timed |
 //! |---|---|

@@ -56,8 +56,8 @@ const LOW_BYTES: usize = 32;
 const HIGH_BYTES: usize = 2048;
 const SAMPLES: u64 = 500;
 
-/// One flip, drawn beforehand: the size of an allocation, or which of the live objects to free, as
-/// a fraction of 2³² of their table.
+/// One flip, drawn beforehand: the size of an allocation; or the place in the table of live objects
+/// of the one to free, as a fraction of 2³².
 #[derive(Clone, Copy)]
 enum Flip {
     Alloc(u16),

@@ -84,7 +84,7 @@ impl Common {
         Ok(subjects::ALL.iter().filter(|subject| asked(subject.name)).collect())
     }
 
-    /// Whether `name` is asked for by its name.
+    /// Whether the user asked for the allocator `name` by its name.
     fn names(&self, name: &str) -> bool {
         self.allocators.iter().any(|asked| asked == name)
     }

@@ -92,7 +92,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Refuses options for replays where programs are measured.
+    /// Refuses options for replays if programs are measured.
     fn refuse_replays(&self) -> anyhow::Result<()> {
         ensure!(
             self.mode == Mode::Speed && self.touch == Touch::Page,

@@ -522,8 +522,7 @@ fn forked(report: &Report, cases: &[Case]) -> Option<String> {
     })
 }
 
-/// Which failures happened under some allocator, in words: a table with missing cells is no
-/// success.
+/// What failed under some allocator, in words: a table with missing cells is no success.
 fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
     let first = results.broken.first()?;
     let told: Vec<_> = results

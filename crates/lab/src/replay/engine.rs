@@ -21,7 +21,7 @@
 //!    operations, all of which are in lanes that have begun.
 //!
 //! Orderings: an object's pointer is stored `Release` and loaded `Acquire`, so the block's content
-//! goes with it. So is the progress of a lane, which lets others reuse emptied slots, and the
+//! goes with it. Likewise the progress of a lane, which lets others reuse emptied slots, and the
 //! number of lanes that are done, whose progress is no longer looked at.
 
 mod operation;

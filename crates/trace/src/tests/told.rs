@@ -258,7 +258,7 @@ fn a_copy_keeps_what_was_measured() {
     assert_eq!(Trace::open(&copy.0).unwrap().header().ticks_per_second, 1);
 }
 
-/// By its clock the first thread came last, and ended before others had begun.
+/// The last row in the order is one whose clock is behind: it frees what another thread made later.
 #[test]
 fn the_end_is_the_latest_row_of_any_thread() {
     let file = Temp::new("latest");

@@ -101,7 +101,6 @@ pub(super) fn drive<R: Rows>(heap: &mut Tlsf<R>, largest_bytes: usize, marker: &
 /// block is nearly unwanted, so its list is examined. The rest becomes the victim, and the old
 /// victim goes to a list. Both lists, and their words, were empty or become so. This comes first,
 /// since the peak must rise, too.
-/// become so. First of all, since the peak must rise, too.
 fn beside_a_victim<R: Rows>(subject: &mut Subject<'_, R>) {
     const GRANULE: usize = 16;
     const ALIGN: usize = 8192;
