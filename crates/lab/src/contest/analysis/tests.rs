@@ -242,7 +242,7 @@ fn who_has_no_run_where_the_reference_has_one_has_no_ratio_over_all() {
     results.runs.retain(|run| run.contestant != 1 || run.case == 0);
     let analysis = Analysis::new(&contest, &results);
     assert_eq!(analysis.ratios(Metric::Time, None, 1, 0), Vec::<f64>::new());
-    // If the reference has no runs, there is nothing to compare with.
+    // In a case without runs of the reference there is nothing to compare with.
     results.runs.retain(|run| run.contestant != 0 || run.case == 0);
     let analysis = Analysis::new(&contest, &results);
     assert_eq!(analysis.ratios(Metric::Time, None, 1, 0).len(), 8);
@@ -341,7 +341,7 @@ fn the_noise_floor_told_is_of_the_memory_that_the_table_compares() {
 #[test]
 fn without_the_control_nothing_is_decided() {
     let contest = contest(2);
-    // The subject has no round in one case, and two in the other.
+    // The control has no round in one case, and two in the other.
     let mut results = results(2, 1.0, 1.1);
     results.runs.retain(|run| run.contestant != 2 || (run.case == 1 && run.round < 2));
     let report = report(&contest, &results);
