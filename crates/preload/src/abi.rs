@@ -1,6 +1,6 @@
 //! The C names: ISO C, POSIX, and what glibc adds.
 //!
-//! `errno` is set to `ENOMEM` where a call returns null for want of memory, and is otherwise left
+//! A call that returns null for want of memory sets `errno` to `ENOMEM`. Otherwise `errno` is left
 //! as it was; `free` never touches it.
 
 use core::ffi::c_int;
@@ -95,7 +95,7 @@ unsafe fn resize(object: *mut u8, bytes: usize) -> *mut u8 {
         return malloc(bytes);
     };
     if bytes == 0 {
-        // As glibc does: the object is freed, and null is no error.
+        // As in glibc, the object is freed, and null is no error.
         // SAFETY: the C caller's promise.
         unsafe { free(object) };
         return ptr::null_mut();
@@ -107,7 +107,8 @@ unsafe fn resize(object: *mut u8, bytes: usize) -> *mut u8 {
     or_enomem(unsafe { HEAP.realloc(start, bytes) })
 }
 
-// What the name `realloc` is bound to. Written in assembly, since the compiler would take it for ours, or for an alias of it.
+// Holds what the name `realloc` is bound to. In Rust, the compiler would take that for our own
+// function, or for an alias of it; so this is assembly.
 core::arch::global_asm!(
     ".pushsection .data.rel.ro.hectare_bound_realloc, \"aw\"",
     ".balign 8",
@@ -118,8 +119,9 @@ core::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    /// Ours, or that of a program or library ahead of us, which may have put a header before `object`: of our names it alone
-    /// is not bound to ours within the library (`build.rs`).
+    /// Our `realloc`, or that of a program or library ahead of this one, which may have put a
+    /// header before `object`. Of our names, `realloc` is the only one that is not bound to our own
+    /// function within the library (`build.rs`).
     #[link_name = "hectare_bound_realloc"]
     static BOUND_REALLOC: unsafe extern "C" fn(*mut u8, usize) -> *mut u8;
 }
@@ -133,7 +135,8 @@ unsafe extern "C" fn reallocarray(object: *mut u8, count: usize, bytes: usize) -
     unsafe { realloc(object, bytes) }
 }
 
-/// An object aligned to `align` by the slow path; null without touching errno, also where that is no power of two.
+/// An object aligned to `align`, by the slow path. Null, with errno untouched, if there is no
+/// memory or `align` is no power of two.
 #[cold]
 #[inline(never)]
 extern "C" fn aligned_slow(align: usize, bytes: usize) -> *mut u8 {
@@ -165,8 +168,8 @@ extern "C" fn memalign_slow(align: usize, bytes: usize) -> *mut u8 {
     }
 }
 
-/// As [`memalign`], by which glibc before 2.38 goes for an odd alignment, too; later ones refuse it, and no program
-/// depends on that.
+/// As [`memalign`]. glibc before 2.38 does the same for an odd alignment, too. Later versions
+/// refuse one, but no program depends on that.
 #[unsafe(no_mangle)]
 extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut u8 {
     memalign(align, bytes)

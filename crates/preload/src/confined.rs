@@ -1,17 +1,19 @@
 //! Programs that confine themselves.
 //!
-//! A program that handles what strangers send it (OpenSSH's server, browsers) has itself killed for system calls that
-//! are not on its list, which was made with another allocator in mind. Before it may do so it must renounce new
-//! privileges, unless it is root. Both go through `prctl`, so this library defines that name, and from then on the heap
-//! keeps to calls that every such list has. A program that calls the kernel by number alone is not seen: for that there is
-//! `HECTARE_CONF=sandbox:true`.
+//! A program that handles input from strangers (OpenSSH's server, browsers) has itself killed for
+//! any system call that is not on its list, and the list was made with another allocator in mind.
+//! Before that, it must renounce new privileges, unless it is root. Both go through `prctl`, so
+//! this library defines that name, and from then on the heap keeps to calls that are on every such
+//! list. A program that calls the kernel only by number is not seen; `HECTARE_CONF=sandbox:true` is
+//! for such programs.
 
 use core::ffi::{c_int, c_long, c_ulong};
 
 use crate::life::config;
 use crate::{HEAP, mode};
 
-/// As the C library's, which also passes four words behind the option to the kernel, whether or not there were as many.
+/// As the C library's, which also passes four words behind the option to the kernel, whether or not
+/// the caller gave as many.
 ///
 /// # Safety
 /// As of the C library's.

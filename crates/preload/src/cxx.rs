@@ -1,13 +1,14 @@
 //! The C++ operators `new` and `delete`, in all their forms.
 //!
 //! A throwing `new` that finds no memory calls the program's new-handler until there is memory or
-//! no handler, then throws `std::bad_alloc`: both through the program's own C++ library, found at
-//! that moment, so that a C program needs none. (One that opens C++ libraries as plugins, as Python does, has one,
-//! too, though not where all can see its names; a plugin linked with `-static-libstdc++` contains what it uses of
-//! it, for itself alone.)
+//! no handler, and then throws `std::bad_alloc`. Both go through the program's own C++ library,
+//! which is looked up only then, so that a C program needs none. (A C program that opens C++
+//! libraries as plugins, as Python does, has one, too, though not where all can see its names. A
+//! plugin linked with `-static-libstdc++` contains the parts of the library that it uses, for
+//! itself alone.)
 //!
-//! What is thrown passes through the frames of this file on its way to the caller: the functions
-//! that are `extern "C-unwind"` (`personality.rs` lets it pass).
+//! An exception passes through the frames of this file on its way to the caller: those of the
+//! functions that are `extern "C-unwind"` (`personality.rs` lets it pass).
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -23,8 +24,9 @@ type Handler = Option<unsafe extern "C-unwind" fn()>;
 /// The C++ libraries that a program may have.
 const LIBRARIES: [&CStr; 2] = [c"libstdc++.so.6", c"libc++.so.1"];
 
-/// The symbol `name` of a C++ library: the first in `scope`, [`libc::RTLD_DEFAULT`] or what is behind this
-/// library; else that of one that was loaded for others alone. Null if there is none.
+/// The symbol `name` of a C++ library: the first in `scope` (everywhere, by [`libc::RTLD_DEFAULT`],
+/// or behind this library), else that of a library that was loaded for others alone. Null if there
+/// is none.
 #[cold]
 #[inline(never)]
 fn symbol(scope: *mut libc::c_void, name: &CStr) -> *mut libc::c_void {
@@ -32,7 +34,7 @@ fn symbol(scope: *mut libc::c_void, name: &CStr) -> *mut libc::c_void {
     let mut found = unsafe { libc::dlsym(scope, name.as_ptr()) };
     for library in LIBRARIES {
         if found.is_null() {
-            // Only if it is loaded; it stays so, since its code is about to be run.
+            // Only if the library is loaded. It then stays loaded, since its code is about to run.
             // SAFETY: a C string; no constructor runs.
             let library =
                 unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -45,8 +47,8 @@ fn symbol(scope: *mut libc::c_void, name: &CStr) -> *mut libc::c_void {
     found
 }
 
-/// The symbol `name` of a C++ library that the object that called this library contains for itself alone.
-/// Null if it has none, or ours.
+/// The symbol `name` of the C++ library that the caller of this library contains for itself alone.
+/// Null if it contains none, or if the symbol is ours.
 #[cold]
 #[inline(never)]
 fn symbol_of_caller(name: &CStr) -> *mut libc::c_void {
@@ -77,7 +79,7 @@ fn symbol_of_caller(name: &CStr) -> *mut libc::c_void {
 #[inline(never)]
 extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
     let get_handler = symbol(libc::RTLD_DEFAULT, c"_ZSt15get_new_handlerv");
-    // No memory that a handler might free makes an alignment one.
+    // However much memory a handler frees, an invalid alignment stays invalid.
     while align.is_power_of_two() && !get_handler.is_null() {
         // SAFETY: the C++ library's function of this name has this type.
         let get_handler = unsafe {
@@ -98,8 +100,8 @@ extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
             unsafe { core::mem::transmute::<*mut libc::c_void, extern "C-unwind" fn()>(throw) };
         throw();
     }
-    // What throws in such an object may be in no symbol table, but its operators are: they call our
-    // `malloc`, call the handler, and throw.
+    // In such an object, the function that throws may be in no symbol table. But the object's
+    // operators are: they call our `malloc`, call the handler, and throw.
     let own = symbol_of_caller(c"_Znwm");
     if align <= MIN_ALIGN && !own.is_null() {
         type Operator = extern "C-unwind" fn(usize) -> *mut u8;
@@ -114,7 +116,7 @@ extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
         let own = unsafe { core::mem::transmute::<*mut libc::c_void, Operator>(own) };
         return own(bytes, align);
     }
-    // Without a C++ library nobody could catch what would have been thrown.
+    // Without a C++ library nobody could catch an exception.
     // SAFETY: no preconditions.
     unsafe { libc::abort() }
 }
@@ -152,10 +154,10 @@ fn next_symbol(name: &CStr) -> *mut libc::c_void {
     if next.is_null() { symbol_of_caller(name) } else { next }
 }
 
-/// What a `new` that does not throw does when there is no memory: what the C++ standard says,
-/// which is to call the one that throws, and to catch. Only C++ can catch: so this asks the
-/// program's C++ library for its own operator of this name, which calls our throwing one. Without
-/// a C++ library there is no handler to call.
+/// What a `new` that does not throw does when there is no memory. By the C++ standard it calls the
+/// one that throws, and catches. Only C++ can catch, so this calls the operator of this name in the
+/// program's C++ library, which calls our throwing one. Without a C++ library there is no handler
+/// to call.
 #[cold]
 #[inline(never)]
 fn nothrow_failed(name: &CStr, bytes: usize, nothrow: *const u8) -> *mut u8 {
@@ -220,8 +222,8 @@ macro_rules! operators {
             let name = symbol_name(concat!(stringify!($aligned_nothrow), "\0"));
             aligned_nothrow_failed(name, bytes, align, nothrow)
         })*
-        // The alignments that some forms get come behind the pointer, in a register that this
-        // function may leave alone.
+        // Some forms get an alignment behind the pointer, in a register that this function may
+        // ignore.
         $(#[unsafe(no_mangle)]
         unsafe extern "C" fn $delete(object: *mut u8) {
             // SAFETY: the C++ caller's promise.

@@ -1,12 +1,13 @@
 //! `dlopen` without `RTLD_DEEPBIND`.
 //!
-//! A library opened with that flag looks for symbols in itself and in what it needs, the C library
-//! included, before the program's: so its `free` is glibc's, and the first object of ours that the
-//! program hands it is its end. (PHP opens its extensions so.) Therefore this library defines `dlopen`
-//! and clears that flag; all else is left to the next function of that name, which is glibc's.
+//! A library opened with that flag looks for symbols in itself and in what it needs, including the
+//! C library, before it looks in the program. So its `free` is glibc's, and crashes on the first
+//! object of ours that the program hands it. (PHP opens its extensions this way.) Therefore this
+//! library defines `dlopen` and clears the flag. It leaves all else to the next function of that
+//! name, which is glibc's.
 //!
-//! glibc tells the caller by the return address: whose RUNPATH counts, and which namespace. So ours is
-//! a jump, which leaves nothing on the stack.
+//! glibc identifies the caller by the return address: it decides whose RUNPATH counts, and which
+//! namespace. So our `dlopen` is a jump, which leaves nothing on the stack.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -16,7 +17,7 @@ type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 /// The flags that are passed on.
 const KEPT: c_int = !libc::RTLD_DEEPBIND;
 
-/// Where the jump goes: to the next `dlopen`, once that is found.
+/// Where the jump goes: to the next `dlopen`, once it has been found.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(not_yet_found as *mut c_void);
 
 /// As the C library's, except for the flag.
@@ -53,7 +54,7 @@ pub(crate) fn find_next() {
     }
 }
 
-/// For a call ahead of all constructors, by what a program has in `.preinit_array`.
+/// For a call ahead of all constructors, from a program's `.preinit_array`.
 unsafe extern "C" fn not_yet_found(path: *const c_char, flags: c_int) -> *mut c_void {
     find_next();
     let next = NEXT.load(Relaxed);

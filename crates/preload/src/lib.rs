@@ -1,11 +1,11 @@
 //! `libhectare.so`, and `libhectare.a`: the malloc family of names, in C and C++, over the hectare heap.
 //!
-//! Preloaded or linked it serves a whole program. This crate gives the names, their contracts
+//! Preloaded or linked, it serves a whole program. This crate gives the names, their contracts
 //! (errno, null, alignment) and the configuration; the heap is [`hectare`].
 //!
-//! Without Rust's standard library: its printing of panics is 200 KB of text, part of it resident in
-//! each process, and needs libgcc_s. So a panic must abort (`panic = "abort"` in the workspace's
-//! profiles): unwinding needs the standard library.
+//! The crate does without Rust's standard library, whose printing of panics is 200 KB of text, part
+//! of it resident in each process, and needs libgcc_s. So a panic must abort (`panic = "abort"` in
+//! the workspace's profiles): unwinding needs the standard library.
 
 #![no_std]
 

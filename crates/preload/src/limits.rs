@@ -1,9 +1,10 @@
 //! Programs that limit their own address space.
 //!
-//! The heap reserves far more address space than there is memory, since what is not used costs nothing. But it counts
-//! against a limit (`RLIMIT_AS`): a program that sets one for itself could map nothing any more, no stack and no library.
-//! So this library defines the names by which limits are set, and the heap gives up what it does not need. (A limit that
-//! was set before the program began is heeded when the heap reserves.)
+//! The heap reserves far more address space than there is memory, since unused address space costs
+//! nothing. But it counts against a limit (`RLIMIT_AS`): a program that then set one for itself
+//! could map nothing any more, neither a stack nor a library. So this library defines the names by
+//! which limits are set, and the heap gives up the address space that it does not need. (If a limit
+//! was set before the program began, the heap heeds it when it reserves.)
 
 use core::ffi::{c_int, c_uint};
 use core::ptr;
@@ -32,7 +33,8 @@ unsafe extern "C" fn prlimit64(
     status as c_int
 }
 
-/// Whether `limit` is this process's own now, not just another's. (Its number does not tell: each thread's names it, too.)
+/// Whether `limit` is now this process's own, not only another's. (The process number does not
+/// tell: the number of each thread names this process, too.)
 fn is_own(limit: &Limit) -> bool {
     let mut own = Limit { rlim_cur: 0, rlim_max: 0 };
     let (process, none, own_at) = (0, ptr::null::<Limit>(), &raw mut own);

@@ -1,11 +1,11 @@
-//! The personality of this library's frames: what an unwinder asks whether a frame catches, or has
-//! to clean up after, what is thrown through it.
+//! The personality of this library's frames: the function that an unwinder asks whether a frame
+//! catches an exception that is thrown through it, or has to clean up after it.
 //!
-//! None of ours does either. What a new-handler throws, and `bad_alloc`, pass through the frames of
-//! `cxx.rs`; nothing else can be thrown here. The compiler, which is told that a panic aborts, gives
-//! those frames landing pads that abort, and the symbol that decides whether they are taken, usually
-//! the standard library's. Hidden: a program that gets its Rust library as a shared object must not
-//! get this one's instead.
+//! None of our frames does either. Only `bad_alloc`, and what a new-handler throws, can pass
+//! through them (`cxx.rs`). The compiler, which is told that a panic aborts, gives those frames
+//! landing pads that abort, and names the symbol that decides whether they are taken, usually the
+//! standard library's. The symbol is hidden here: a program that uses Rust's library as a shared
+//! object must not get this one instead.
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! continue_unwinding {

@@ -1,7 +1,8 @@
 //! Fork handlers that are registered while another thread forks.
 //!
-//! `pthread_atfork`, which each object has within itself, calls the C library by this name. So this library defines it, and
-//! has forks wait meanwhile: [`Process::hold_forks`](hectare::Process::hold_forks) tells why.
+//! Each object contains its own `pthread_atfork`, which calls the C library's `__register_atfork`.
+//! So this library defines that name, and makes forks wait meanwhile:
+//! [`Process::hold_forks`](hectare::Process::hold_forks) tells why.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::transmute;
@@ -33,7 +34,7 @@ unsafe extern "C" fn __register_atfork(
         // SAFETY: the caller's promise; `found` is the next function of the name.
         return unsafe { register_later(found, prepare, parent, child, object) };
     }
-    // The first are our own, while this library is loaded.
+    // The first handlers registered are our own, while this library is loaded.
     // SAFETY: a name that ends in 0.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) };
     NEXT.store(found, Relaxed);
@@ -46,7 +47,8 @@ unsafe extern "C" fn __register_atfork(
     unsafe { next(prepare, parent, child, object) }
 }
 
-/// Ends a program that has no C library behind this one. It would run without one handler, and each thread without a cache.
+/// Ends a program that has no C library behind this one. It would run without one handler, and each
+/// of its threads without a cache.
 #[cold]
 #[inline(never)]
 fn linked_statically() -> ! {
@@ -57,8 +59,9 @@ fn linked_statically() -> ! {
     unsafe { libc::abort() }
 }
 
-/// Registers with `next` while no thread forks, where glibc lets go of its lock while a handler runs, as it does from 2.36 on.
-/// (One that holds it all the time is never waited for with the heap's locks held, but would be with ours.)
+/// Registers with `next` while no thread forks, if glibc releases its lock while a handler runs, as
+/// it does from 2.36 on. (An older glibc holds its lock all the time. No thread waits for that with
+/// the heap's locks held, but this one would with ours.)
 ///
 /// # Safety
 /// `next` is of the type [`Register`]; else as of the C library's.

@@ -11,7 +11,7 @@ use crate::line::Line;
 #[link(name = "c")]
 unsafe extern "C" {}
 
-/// A panic is a bug of this library, perhaps under a lock of the heap: so nothing is allocated or
+/// A panic is a bug of this library, perhaps under a lock of the heap, so nothing is allocated or
 /// unwound.
 #[panic_handler]
 fn abort_on_panic(info: &PanicInfo<'_>) -> ! {
@@ -23,8 +23,8 @@ fn abort_on_panic(info: &PanicInfo<'_>) -> ! {
     unsafe { libc::abort() }
 }
 
-/// Nothing in this library is to allocate. But a build of the whole workspace turns on the features
-/// of `hectare-buddy` that other crates use, which could; so an allocator must be named.
+/// Nothing in this library allocates. But a build of the whole workspace turns on the features of
+/// `hectare-buddy` that other crates use, and those could allocate. So an allocator must be named.
 struct NoAllocator;
 
 #[global_allocator]
