@@ -1,14 +1,15 @@
 //! The background thread (`background:true`): gives back what a program that has fallen idle holds.
 //!
 //! The heap gives memory back in the calls that free it, so a program that frees much and then
-//! sleeps keeps what was left in the end. This thread looks after that. It exists only if asked for:
-//! a process with one thread may do what one with two may not (`unshare`).
+//! sleeps keeps what was left at the end. This thread gives that back. It exists only if asked for:
+//! a process with one thread may do what a process with two may not (`unshare`).
 //!
-//! A process ends when its last thread does, and to the C library this thread is one: so once a second it looks
-//! whether it is left alone, and if so ends like any thread, upon which the C library calls `exit`. It can be
-//! alone only if the process's first thread has ended, which stays as a zombie. (So while the process goes
-//! on, it has two threads, and the heap never forks as if it had one.) Two system calls tell, by paths and not
-//! by descriptors, since a program may close those that it does not know.
+//! A process ends when its last thread does, and the C library counts this thread, too. So once a
+//! second it checks whether it is alone. If so, it ends like any thread, and the C library then
+//! calls `exit`. It can be alone only if the process's first thread has ended, which stays as a
+//! zombie. (So while the process runs, it has two threads, and the heap never forks as if it had
+//! one.) Two system calls tell. They take paths, not descriptors, since a program may close
+//! descriptors that it does not know.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -16,25 +17,25 @@ use core::ptr;
 use crate::line::Line;
 use crate::{HEAP, errno};
 
-/// How long it sleeps.
+/// How long the thread sleeps.
 const PERIOD_NS: i64 = 100_000_000;
 
-/// How many times it sleeps before it looks whether it is alone.
+/// How many times it sleeps between two checks whether it is alone.
 const PERIODS_BETWEEN_LOOKS: u32 = 10;
 
-/// All that it calls is shallow, except for what the program has registered for its end, if that comes here. What is not
-/// touched costs nothing.
+/// All that the thread calls is shallow, except for what the program has registered for its end, if
+/// that runs here. Untouched stack costs nothing.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Starts it, and once more in each forked child, which has no thread but the one that forked: after the
-/// heap's own handler, which was registered before.
+/// Starts the thread, and starts it again in each forked child, which has only the thread that
+/// forked. There it starts after the heap's own handler has run, which was registered before.
 pub(crate) fn begin() {
     start();
     // SAFETY: a function that stays as long as this library, which is never unloaded.
     unsafe { libc::pthread_atfork(None, None, Some(start)) };
 }
 
-/// A refusal is reported in one line, and the program runs without.
+/// If the thread is refused, one line reports that, and the program runs without it.
 extern "C" fn start() {
     // SAFETY: zeroed, all three are values of their types, to be filled below.
     let (mut attributes, mut all, mut before) =
@@ -47,12 +48,12 @@ extern "C" fn start() {
     let detached = libc::PTHREAD_CREATE_DETACHED;
     // SAFETY: as above; nobody joins the thread.
     unsafe { libc::pthread_attr_setdetachstate(&raw mut attributes, detached) };
-    // A signal is the program's: the thread begins with all of them blocked.
+    // Signals are for the program: the thread begins with all of them blocked.
     // SAFETY: a valid place.
     unsafe { libc::sigfillset(&raw mut all) };
     // SAFETY: two valid sets.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    // The signals that were blocked, by the kernel's one word of bits, which no thread need free.
+    // The signals that were blocked, as the kernel's one word of bits: no thread need free that.
     // SAFETY: the set's first word.
     let blocked = unsafe { (&raw const before).cast::<usize>().read() };
     let argument = ptr::without_provenance_mut(blocked);
@@ -88,7 +89,7 @@ extern "C" fn look_after(blocked: *mut c_void) -> *mut c_void {
             }
         }
     }
-    // What runs at the program's end can be ended by the same signals as when it began.
+    // What runs at the program's end has the same signals blocked as the program had at the start.
     // SAFETY: zeroed, a set without signals.
     let mut mask = unsafe { core::mem::zeroed::<libc::sigset_t>() };
     // SAFETY: the set's first word.
@@ -98,25 +99,26 @@ extern "C" fn look_after(blocked: *mut c_void) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Whether nothing is left of the process but this thread and its first one, which has ended. `false` if `/proc` does not
-/// tell, or if a filter may kill the process for asking.
+/// Whether nothing is left of the process but this thread and its first one, which has ended.
+/// `false` also if `/proc` does not tell, or if a filter may kill the process for asking.
 fn is_left_alone() -> bool {
     !HEAP.keeps_to_plain_calls() && threads() == Some(2) && has_first_thread_ended()
 }
 
-/// How many threads the process has, an ended first one included: a directory has two links, and this one more for each.
+/// How many threads the process has, including an ended first one. The directory has two links, and
+/// one more for each thread.
 fn threads() -> Option<usize> {
     // SAFETY: zeroed, it is a value of its type.
     let mut stat = unsafe { core::mem::zeroed::<libc::stat>() };
     let (path, place) = (c"/proc/self/task".as_ptr(), &raw mut stat);
-    // Called by its number: the C library has it under this name only since 2.33.
+    // Called by number: the C library has this name only since 2.33.
     // SAFETY: a text that ends in 0, and a place for the answer.
     let status = unsafe { libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, path, place, 0) };
     let links = usize::try_from(stat.st_nlink).ok().filter(|_| status == 0)?;
     links.checked_sub(2)
 }
 
-/// Whether the process's first thread no longer has a program.
+/// Whether the process's first thread has ended: then it has no program.
 fn has_first_thread_ended() -> bool {
     let mut path = [0_u8; 8];
     // SAFETY: a text that ends in 0, and a place for as much of the answer as it has room for.

@@ -3,7 +3,7 @@
 //! Read once, in the library's constructor, and never in a set-uid program, where the environment
 //! is a stranger's. Nothing here allocates. A key or a value that means nothing is reported in one
 //! line on standard error and otherwise ignored: a typing error must not be silent, and must not
-//! keep a program from running. What names a file is copied: programs write their title over their
+//! keep a program from running. File names are copied, since programs write their title over their
 //! environment.
 //!
 //! To add a key: a field of [`Config`], a row of [`KEYS`], a [`Setting`], a line of docs/malloc-configuration.md.
@@ -17,22 +17,22 @@ use crate::line::Line;
 use crate::once::Once;
 use crate::output::Path;
 
-/// Everything that can be configured, as it stands.
+/// All settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Config {
     /// Statistics as text on standard error when the process ends.
     pub(crate) stats: bool,
     /// Where to write statistics as JSON when the process ends.
     pub(crate) stats_json: Option<&'static [u8]>,
-    /// The signal that asks for both at any time.
+    /// The signal that asks for both kinds of statistics at any time.
     pub(crate) stats_signal: Option<c_int>,
     /// Whether a heap profile is kept.
     pub(crate) prof: bool,
-    /// How the names of its files begin.
+    /// How the names of the profile's files begin.
     pub(crate) prof_prefix: &'static [u8],
     /// One allocated byte in this many is a sampling point.
     pub(crate) prof_sample_bytes: usize,
-    /// The signal that asks for a file at any time.
+    /// The signal that asks for a file of the profile at any time.
     pub(crate) prof_signal: Option<c_int>,
     /// Whether callers are found by frame pointers.
     pub(crate) prof_by_frames: bool,
@@ -40,11 +40,11 @@ pub(crate) struct Config {
     pub(crate) guard_one_in: usize,
     /// Whether the hardened front serves the program.
     pub(crate) secure: bool,
-    /// Whether a thread gives back what lies idle.
+    /// Whether a background thread gives back idle memory.
     pub(crate) background: bool,
-    /// How much of the heap comes from huge pages that were set aside, in MiB; 0: none.
+    /// How many MiB of the heap come from huge pages that were set aside; 0: none.
     pub(crate) hugetlb_mib: usize,
-    /// How much address space the heap reserves at a time, in MiB; 0: as much as it does by itself.
+    /// How many MiB of address space the heap reserves at a time; 0: the heap decides.
     pub(crate) reserve_mib: usize,
     /// Which threads have caches of their own.
     pub(crate) front: Front,
@@ -53,7 +53,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// What holds if nothing was asked for.
+    /// The settings if nothing was asked for.
     pub(crate) const DEFAULT: Self = Self {
         stats: false,
         stats_json: None,
@@ -77,7 +77,7 @@ impl Config {
         self.prof || self.guard_one_in > 0
     }
 
-    /// Whether a front that sees every call, or a signal's handler, is asked for: threads then all
+    /// Whether a front that sees every call, or a signal's handler, is asked for. Then all threads
     /// have caches of their own, or none has.
     pub(crate) fn is_special(&self) -> bool {
         self.watches() || self.secure || self.stats_signal.is_some()
@@ -125,7 +125,7 @@ const ONE_IN: &str =
     "a number of allocations, 4294967296 at most, of which one is guarded; 0 for none";
 const SIGNAL: &str = "the number of a signal that a program may use: 1, 10, 12, or 34 to 64";
 
-/// What a key sets: one field of [`Config`] each.
+/// What a key sets: one field of [`Config`].
 #[derive(Debug, Clone, Copy)]
 enum Setting {
     Stats,
@@ -145,7 +145,7 @@ enum Setting {
     Front,
 }
 
-/// Applies the value of a key; `None`, and nothing has changed, if it is none that the key can have.
+/// Applies the value of a key. `None`, and nothing has changed, if the key cannot have this value.
 fn apply(config: &mut Config, setting: Setting, value: &'static [u8]) -> Option<()> {
     match setting {
         Setting::Stats => config.stats = boolean(value)?,
@@ -231,7 +231,7 @@ enum Problem {
         expects: &'static str,
     },
     NotWithSecure,
-    /// A key of the profile, but none is kept.
+    /// A key of the profile, though no profile is kept.
     WithoutProfile(&'static [u8]),
     NotByCpu,
 }
@@ -270,12 +270,12 @@ impl Problem {
     }
 }
 
-/// All keys. (A constant that is named twice is there twice.)
+/// All keys. (Each place that names a constant gets a copy of it, so only this one does.)
 fn keys() -> &'static [Key] {
     rolled(KEYS)
 }
 
-/// Parses `text`; each part that means nothing is passed to `problem`. A later key wins.
+/// Parses `text`, and passes each part that means nothing to `problem`. A later key wins.
 #[cold]
 #[inline(never)]
 fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Config {
@@ -318,8 +318,8 @@ fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Config {
 static STATS_JSON: Once<Path> = Once::new();
 static PROF_PREFIX: Once<Path> = Once::new();
 
-/// A copy of `text` in `place`. What is too long for any path stays where it is: that is reported when
-/// a file is to be written.
+/// A copy of `text` in `place`. A text too long for any path stays where it is; that is reported
+/// when the file is to be written.
 fn copied(place: &'static Once<Path>, text: &'static [u8]) -> &'static [u8] {
     let mut path = Path::new();
     if path.push(text).is_some() {

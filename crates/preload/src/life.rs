@@ -3,9 +3,9 @@
 //! ```text
 //!   loaded ──at_load──▶ configured, forks seen to ──…──at_exit──▶ statistics written
 //! ```
-//! The library is linked `-z initfirst`: `at_load` runs ahead of every other constructor. So the
-//! heap's fork handlers are the first to be registered. The C library's own constructor may not
-//! have run by then: `at_load` uses nothing that needs it, and takes the environment from its
+//! The library is linked with `-z initfirst`: `at_load` runs ahead of every other constructor, so
+//! the heap's fork handlers are the first to be registered. The C library's own constructor may not
+//! have run by then. So `at_load` uses nothing that needs it, and takes the environment from its
 //! arguments.
 
 use core::ffi::{c_char, c_int};
@@ -19,7 +19,7 @@ use crate::{background, dlopen, mode, report, signals, special};
 
 static CONFIG: Once<Config> = Once::new();
 
-/// The configuration; the default before it was read.
+/// The configuration; the default until it has been read.
 pub(crate) fn config() -> &'static Config {
     CONFIG.get().unwrap_or(&Config::DEFAULT)
 }
@@ -60,7 +60,7 @@ extern "C" fn at_load(
     }
 }
 
-/// Runs after the program's `atexit` functions and destructors, unless it ends by `_exit`.
+/// Runs after the program's `atexit` functions and destructors, unless the program ends by `_exit`.
 extern "C" fn at_exit() {
     let config = config();
     if config.stats || config.stats_json.is_some() || config.prof {

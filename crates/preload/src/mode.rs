@@ -1,4 +1,4 @@
-//! Which mode the library is in, as text: told by the statistics and by `hectare_mode`.
+//! Which mode the library is in, as text, for the statistics and `hectare_mode`.
 
 use core::ffi::c_char;
 use core::str;
@@ -21,7 +21,7 @@ struct Mode {
 
 static MODE: Once<Mode> = Once::new();
 
-/// The mode since the program has confined itself.
+/// The mode once the program has confined itself.
 static CONFINED_MODE: Once<Mode> = Once::new();
 
 impl Mode {
@@ -51,12 +51,12 @@ fn front_of(config: &Config) -> &'static str {
     }
 }
 
-/// Writes the mode down, for as long as the program does not confine itself.
+/// Notes the mode for as long as the program does not confine itself.
 pub(crate) fn note(config: &Config) {
     MODE.set(composed(config));
 }
 
-/// Writes it down anew, for good: the program has confined itself.
+/// Notes the mode for good, since the program has confined itself.
 pub(crate) fn note_confined(config: &Config) {
     CONFINED_MODE.set(composed(config));
 }
@@ -94,7 +94,7 @@ fn flag(out: &mut Mode, text: &[u8], is_on: bool) -> Option<()> {
     if is_on { out.push(text) } else { Some(()) }
 }
 
-/// One that has a number, unless it is 0, which stands for none.
+/// An option that has a number; 0 stands for none.
 #[inline(always)]
 fn number(out: &mut Mode, name: &[u8], number: usize) -> Option<()> {
     if number > 0 { push_number(out, name, number) } else { Some(()) }

@@ -9,8 +9,8 @@ const EMPTY: u8 = 0;
 const BEING_SET: u8 = 1;
 const SET: u8 = 2;
 
-/// Invariant: only whoever has taken `state` from `EMPTY` to `BEING_SET` writes `value`; once it has
-/// then stored `SET`, nobody does.
+/// Invariant: only the thread that has taken `state` from `EMPTY` to `BEING_SET` writes `value`;
+/// once it has then stored `SET`, nobody does.
 pub(crate) struct Once<T> {
     state: AtomicU8,
     value: UnsafeCell<MaybeUninit<T>>,

@@ -1,9 +1,10 @@
-//! What signals ask for: a file of the profile, the statistics; and what a fault was about.
+//! What signals ask for (a file of the profile, the statistics), and what a fault was about.
 //!
-//! A handler runs wherever the thread happens to be. If that is inside the heap, whose locks it
-//! may hold, the wish is noted, and met by the same thread on its way out; otherwise at once.
-//! What meets it takes no memory of the heap, and no lock but the heap's own. It runs on the stack
-//! of the interrupted thread and needs some 25 KiB of it, the kernel's frame included.
+//! A handler runs wherever the thread happens to be. If that is inside the heap, whose locks the
+//! thread may hold, the handler notes the wish, and the same thread meets it on its way out.
+//! Otherwise the handler meets it at once. To meet a wish takes no memory of the heap, and no lock
+//! but the heap's own. It runs on the stack of the interrupted thread and needs some 25 KiB of it,
+//! including the kernel's frame.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -18,11 +19,11 @@ const STATISTICS: u32 = 2;
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// What was to be done about faults before this library came.
+/// The action for faults before this library was loaded.
 static PREVIOUS: Once<libc::sigaction> = Once::new();
 
-/// Installs the handlers that the configuration asks for. A program that installs its own for the
-/// same signal has its way.
+/// Installs the handlers that the configuration asks for. If a program installs its own for the
+/// same signal, the program's handler counts.
 pub(crate) fn listen(config: &Config) {
     for signal in [config.prof_signal, config.stats_signal].into_iter().flatten() {
         install(signal, on_wish, libc::SA_RESTART);
@@ -34,7 +35,7 @@ pub(crate) fn listen(config: &Config) {
     }
 }
 
-/// Returns what was to be done before.
+/// Installs a handler, and returns the previous action.
 fn install(signal: c_int, handler: Handler, flags: c_int) -> Option<libc::sigaction> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: zeros are a valid value: the default action, an empty mask, no flags.
@@ -67,7 +68,7 @@ extern "C" fn on_wish(signal: c_int, _info: *mut libc::siginfo_t, _context: *mut
     }
 }
 
-/// Meets wishes: from a handler, or on the way out of the heap.
+/// Meets wishes, from a handler or on the way out of the heap.
 pub(crate) fn act(wishes: u32) {
     let saved = errno::get();
     let config = life::config();
@@ -83,8 +84,9 @@ pub(crate) fn act(wishes: u32) {
     errno::set(saved);
 }
 
-/// A fault at a guarded object is reported and ends the process; any other is left to whoever was to
-/// see it before: the instruction faults again when this returns. A signal that was sent is sent once more.
+/// Reports a fault at a guarded object, and ends the process. Any other fault is left to the
+/// previous action: the instruction faults again when this returns. A signal that was sent is sent
+/// once more.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the kernel passes a valid description.
     let info = unsafe { &*info };

@@ -11,8 +11,8 @@ use crate::{HEAP, finding, signals, unwind};
 
 static SPECIAL: Once<Special> = Once::new();
 
-/// Has as much of the heap as is asked for come from huge pages that were set aside; none of it, and
-/// that is reported, if not that many are free.
+/// Has as much of the heap as is asked for come from huge pages that were set aside. If not that
+/// many are free, none of it does, and that is reported.
 ///
 /// # Safety
 /// The process has one thread.
@@ -32,7 +32,7 @@ pub(crate) unsafe fn set_aside(mib: &mut usize) {
     *mib = 0;
 }
 
-/// To be called once, while the process has one thread, where [`Config::is_special`].
+/// To be called once, while the process has one thread, if [`Config::is_special`].
 pub(crate) fn begin(config: &Config) {
     HEAP.choose_front(Front::Thread);
     if config.watches() {
