@@ -4,7 +4,8 @@
 //! hectare: use after free: 0x7f01c2a30f9c lies 12 bytes into the object 0x7f01c2a30f90 of 100
 //! bytes, allocated by prog+0x1189 < prog+0x1203, freed by prog+0x119c < prog+0x1210
 //! ```
-//! A caller is named by its file and the address that this has for it, as `addr2line -e FILE ADDRESS` takes it.
+//! A caller is named by its file and its address in that file, as `addr2line -e FILE ADDRESS` takes
+//! them.
 
 use core::fmt::Write;
 use core::ops::ControlFlow;
@@ -18,8 +19,8 @@ use crate::{HEAP, unwind};
 /// How many callers are named.
 const CALLERS: usize = 4;
 
-/// A line of the mappings that is read: a program's alternate stack, on which faults are reported, may have as little as
-/// 8 KiB (`SIGSTKSZ`), of which the kernel takes up to a half.
+/// The longest line of the mappings that is read. Faults are reported on a program's alternate
+/// stack, which may have as little as 8 KiB (`SIGSTKSZ`), and the kernel takes up to half of that.
 const SHORT_LINE: usize = 512;
 
 /// Reports it and ends the process.
@@ -84,7 +85,7 @@ fn name_caller(line: &mut Line, call: usize) {
 /// Names the file of the program itself, whose code is at `call`: the dynamic linker does not know its name.
 fn name_program(line: &mut Line, call: usize) {
     let mut is_named = false;
-    // A filter may end a program that opens a file before the line is written.
+    // If a filter ended the program for opening a file, the line would not be written.
     if !HEAP.keeps_to_plain_calls() {
         each_mapping::<SHORT_LINE>(|mapping| {
             if !(mapping.start..mapping.end).contains(&call) {

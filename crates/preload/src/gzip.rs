@@ -1,6 +1,6 @@
-//! A gzip file whose contents are stored, not compressed (RFC 1951, 3.2.4; RFC 1952): what readers
-//! of profiles ask for, at the cost of a checksum and without the quarter of a megabyte of tables
-//! that a compressor needs.
+//! A gzip file whose contents are stored, not compressed (RFC 1951, 3.2.4; RFC 1952). Readers of
+//! profiles ask for gzip. Stored contents cost a checksum, but not the quarter of a megabyte of
+//! tables that a compressor needs.
 
 use crate::output::Sink;
 

@@ -17,7 +17,8 @@ impl Line {
         Self { bytes: [0; MAX_BYTES], len: 0 }
     }
 
-    /// Appends `text`; what would end the line early, or control a terminal, becomes a blank.
+    /// Appends `text`. A character that would end the line early, or control a terminal, becomes a
+    /// blank.
     #[cold] // One copy for the many places that call it.
     pub(crate) fn push(&mut self, text: &[u8]) -> &mut Self {
         for (to, &from) in self.bytes[self.len..].iter_mut().zip(text) {
@@ -27,11 +28,11 @@ impl Line {
         self
     }
 
-    /// Writes it, with its line end, by one call.
+    /// Writes the line, with its line end, by one call.
     pub(crate) fn write_to_standard_error(mut self) {
         let end = self.len.min(MAX_BYTES - 1);
         self.bytes[end] = b'\n';
-        // A standard error that is closed is nobody's to report to.
+        // If standard error is closed, there is nobody to report to.
         let _ = Descriptor(libc::STDERR_FILENO).put(&self.bytes[..=end]);
     }
 }

@@ -10,18 +10,19 @@ use crate::output::Uncancelled;
 pub(crate) struct Mapping<'a> {
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// Where in the file it begins.
+    /// Where the mapping begins in the file.
     pub(crate) offset: usize,
-    /// The file's path; for what is no file, its name in brackets. As UTF-8, which formats ask for: each byte that is none
-    /// became `?`.
+    /// The file's path; if the mapping has no file, its name in brackets. It is UTF-8, as formats
+    /// ask for: each other byte has become `?`.
     pub(crate) path: &'a [u8],
 }
 
 /// The longest line of the file: two numbers, rights, offset, device, inode, and a path.
 pub(crate) const LONGEST_LINE: usize = 4096 + 256;
 
-/// Calls `visit` for each executable mapping that has a name, in the order of their addresses, until it breaks; not for
-/// those whose line is longer than `LINE_BYTES`, which are needed of the stack. `None` when the file cannot be read.
+/// Calls `visit` for each executable mapping that has a name, in order of address, until it breaks.
+/// Mappings whose line is longer than `LINE_BYTES` are skipped; the call needs that much of the
+/// stack. `None` if the file cannot be read.
 pub(crate) fn each_mapping<const LINE_BYTES: usize>(
     visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>,
 ) -> Option<()> {
@@ -95,8 +96,8 @@ fn make_text(bytes: &mut [u8]) {
     }
 }
 
-/// How many bytes the character has that `bytes` begin with, if they begin with one. (The standard library's search is
-/// four times as much code.)
+/// How many bytes the character at the start of `bytes` has, if there is one. (The standard
+/// library's search is four times as much code.)
 fn character_bytes(bytes: &[u8]) -> Option<usize> {
     let (&first, others) = bytes.split_first()?;
     if first.is_ascii() {
@@ -110,7 +111,7 @@ fn character_bytes(bytes: &[u8]) -> Option<usize> {
         }
         value = value << 6 | u32::from(byte & 0x3f);
     }
-    // Neither a surrogate, nor more bytes than it takes.
+    // The value is no surrogate, and has no more bytes than it needs.
     (length > 1 && char::from_u32(value)?.len_utf8() == length).then_some(length)
 }
 

@@ -15,8 +15,8 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, former: *mut c_int) -> c_int;
 }
 
-/// While it lives no call is a cancellation point: a thread that is being cancelled ends where the program says, not in
-/// here.
+/// While it lives, no call is a cancellation point: a thread that is being cancelled ends where the
+/// program says, not in here.
 pub(crate) struct Uncancelled(c_int);
 
 impl Uncancelled {
@@ -35,21 +35,22 @@ impl Drop for Uncancelled {
     }
 }
 
-/// While it lives, what the system refuses to write raises no signal: the program would end by it. A program that has
-/// confined itself might end by taking the signal out of the queue: there it waits, blocked for good in this thread.
+/// While it lives, a write that the system refuses raises no signal, which would end the program. A
+/// program that has confined itself might be killed for taking the signal out of the queue. There
+/// the signal stays, blocked for good in this thread.
 struct Unsignalled {
     former: u64,
     is_refused: bool,
 }
 
 impl Unsignalled {
-    /// Of a pipe that nobody reads, and of the limit on files' lengths.
+    /// For a pipe that nobody reads, and for the limit on files' lengths.
     const SIGNALS: u64 = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1);
 
     #[inline(never)]
     fn begin() -> Self {
         let (how, signals, mut former) = (libc::SIG_BLOCK, Self::SIGNALS, 0_u64);
-        // By its number, as in `claim`.
+        // By number, as in `claim`.
         // SAFETY: the kernel's sets of signals are words of this size.
         unsafe {
             libc::syscall(
@@ -71,7 +72,7 @@ impl Drop for Unsignalled {
             return;
         }
         let refusal = errno::get();
-        // One that the program has blocked itself may have waited before.
+        // A signal that the program itself has blocked may have waited before.
         let raised = Self::SIGNALS & !self.former;
         let (at_once, none) = (libc::timespec { tv_sec: 0, tv_nsec: 0 }, ptr::null_mut::<u64>());
         if self.is_refused {
@@ -95,7 +96,7 @@ impl Drop for Unsignalled {
 
 /// Where bytes go.
 pub(crate) trait Sink {
-    /// Takes all of `bytes`; `None` when the system did not.
+    /// Takes all of `bytes`; `None` if the system did not.
     fn put(&mut self, bytes: &[u8]) -> Option<()>;
 }
 
@@ -203,8 +204,8 @@ pub(crate) fn process_number() -> u64 {
 /// Writes a new file by `write`.
 ///
 /// # Errors
-/// With the system's error number, if anything failed; with that of `EBUSY` while another thread writes this file, or
-/// this one, which a signal has interrupted in it: so nothing waits.
+/// The system's error number if anything failed. `EBUSY` while another thread writes this file, or
+/// while this one does and a signal has interrupted it: so nothing waits.
 pub(crate) fn write_file(
     path: &Path,
     write: impl FnOnce(&mut Descriptor) -> Option<()>,
@@ -216,7 +217,7 @@ pub(crate) fn write_file(
     written.and(closed)
 }
 
-/// Opens an empty file that nobody else writes by [`write_file`].
+/// Opens and empties a file that nobody else writes by [`write_file`].
 #[inline(never)]
 fn open_alone(path: &Path) -> Result<c_int, c_int> {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC;
@@ -242,15 +243,16 @@ fn close_alone(file: c_int) -> Result<(), c_int> {
     if closed == 0 { Ok(()) } else { Err(errno::get()) }
 }
 
-/// Locks and empties a file that was opened for writing. What can be neither, as a pipe, is written to all the same, also
-/// while others do.
+/// Locks and empties a file that was opened for writing. A file that allows neither, such as a
+/// pipe, is written to all the same, even while others write to it.
 fn claim(file: c_int) -> Result<(), c_int> {
     let is_locked =
         lock_file(file, libc::LOCK_EX | libc::LOCK_NB) || errno::get() != libc::EWOULDBLOCK;
     if !is_locked && is_regular(file) {
         return Err(libc::EBUSY);
     }
-    // All by their numbers: names more that are bound when the library is loaded would take a page of every process.
+    // All by number: further names bound when the library is loaded would take a page of every
+    // process.
     // SAFETY: an open file.
     let emptied = unsafe { libc::syscall(libc::SYS_ftruncate, file, 0_i64) } == 0;
     if emptied || errno::get() == libc::EINVAL { Ok(()) } else { Err(errno::get()) }

@@ -76,7 +76,7 @@ impl Message {
         }
     }
 
-    /// A number; 0 is what an absent field means.
+    /// A number. A 0 is left out, since an absent field means 0.
     fn number(&mut self, field: u64, value: u64) {
         if value != 0 {
             self.varint(field << 3);
@@ -123,7 +123,7 @@ fn value_type((name, unit): (u64, u64)) -> Message {
     message
 }
 
-/// Writes the profile; `None` when the sink did not take all, or out of memory.
+/// Writes the profile; `None` if the sink did not take all, or if there is no memory.
 pub(crate) fn write(out: &mut impl Sink, snapshot: &ProcessProfile) -> Option<()> {
     for string in STRINGS {
         put_bytes(out, profile::STRING_TABLE, string)?;
@@ -160,13 +160,13 @@ fn put_places(out: &mut impl Sink, calls: &[usize]) -> Option<()> {
         written = places.put_mapping(&mapping);
         if written.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    // Without `/proc` there are no mappings, but calls all the same.
+    // Without `/proc` there are no mappings, but there are still calls.
     let _ = read;
     written?;
     places.put_locations(usize::MAX, 0)
 }
 
-/// One walk along the calls and the mappings, both of which are sorted by address.
+/// One walk along the calls and the mappings, both sorted by address.
 struct Places<'a, S: Sink> {
     out: &'a mut S,
     calls: &'a [usize],

@@ -8,7 +8,8 @@ use crate::gzip::Gzip;
 use crate::output::{Descriptor, Path, process_number, tell_unwritable, write_file};
 use crate::{HEAP, life, pprof};
 
-/// The number of a process, in the upper half, and how many files it has begun: a forked child has its own.
+/// The number of a process in the upper half, and how many files it has begun: a forked child
+/// counts its own.
 static FILES: AtomicU64 = AtomicU64::new(0);
 
 /// Writes the profile to the next file, `PREFIX.PROCESS.NUMBER.pb.gz`. A failure is reported on

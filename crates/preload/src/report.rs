@@ -25,7 +25,7 @@ struct Mallinfo2 {
     keepcost: usize,
 }
 
-/// glibc's `struct mallinfo`: as the other, cut to `int`.
+/// glibc's `struct mallinfo`: the same, cut to `int`.
 #[repr(C)]
 struct Mallinfo([c_int; 10]);
 
@@ -33,7 +33,7 @@ fn free_bytes(stats: &Stats) -> usize {
     stats.slab_bytes.saturating_sub(stats.small_bytes) + stats.dirty_bytes
 }
 
-/// What lies in slabs, runs and the pages of guarded objects, in use or free.
+/// The bytes of slabs, runs and the pages of guarded objects, in use or free.
 fn held_bytes(stats: &Stats) -> usize {
     stats.slab_bytes + stats.run_bytes + stats.guarded_bytes + stats.dirty_bytes
 }
@@ -82,7 +82,8 @@ extern "C" fn malloc_trim(pad: usize) -> c_int {
     c_int::from(HEAP.trim(pad) > 0)
 }
 
-/// Accepts glibc's parameters, none of which this heap has: 1, as for a parameter that was set.
+/// Accepts glibc's parameters, none of which this heap has. Returns 1, as for a parameter that was
+/// set.
 #[unsafe(no_mangle)]
 extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1
@@ -221,7 +222,7 @@ fn write_json(out: &mut Text<'_>, stats: &Stats) -> fmt::Result {
 /// Writes the statistics as text to standard error.
 pub(crate) fn print_stats() {
     let stats = &HEAP.stats();
-    // Not its number: to ask for that, a program that confines itself would be killed.
+    // Not the process number: a program that confines itself would be killed for asking for it.
     // SAFETY: the C library sets it before any code of the program runs.
     let name = unsafe { program_invocation_short_name };
     // SAFETY: a C string.
@@ -248,14 +249,15 @@ pub(crate) fn print_stats() {
 }
 
 unsafe extern "C" {
-    /// What the program was called by, without its folder. The program may change it.
+    /// The name by which the program was called, without its folder. The program may change it.
     static mut program_invocation_short_name: *const c_char;
 }
 
 /// Writes what the configuration asks for at the end of the process.
 #[inline(never)] // Few programs come by here (`cold.ld`).
 pub(crate) fn at_exit(config: &Config) {
-    // A signal's handler that calls `exit` may have interrupted this thread with a lock of the heap held, which nobody frees.
+    // A signal's handler that calls `exit` may have interrupted this thread while it held a lock of
+    // the heap, which nobody will release.
     if !HEAP.can_be_asked() {
         tell(format_args!(
             "nothing is written at the end: a signal's handler ended the program in the midst of malloc or free"
@@ -275,7 +277,7 @@ pub(crate) fn at_exit(config: &Config) {
     }
 }
 
-/// One line, by one call, so that no other thread's comes to lie within it.
+/// Writes one line, by one call, so that no other thread's line comes to lie within it.
 #[inline(never)]
 fn tell(text: fmt::Arguments<'_>) {
     let mut line = Line::new();
