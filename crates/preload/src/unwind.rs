@@ -1,15 +1,15 @@
 //! Who called: the return addresses on the stack of this thread.
 //!
-//! By default the stack is walked by the tables that compilers write for exceptions
-//! (`tables.rs`), which every program for x86-64 and AArch64 has unless it was built to have none. They
-//! are right for any mixture of such code. Where they end, as in code that was made at run time, and
-//! from the first frame outside this library on where a program asks for it
-//! (`prof_unwind:frames`), the saved frame pointers are followed as far as they lead up the stack
-//! (`pointers.rs`).
+//! By default the stack is walked by the tables that compilers write for exceptions (`tables.rs`).
+//! Every program for x86-64 and AArch64 has them unless it was built without, and they are right
+//! for any mixture of such code. Where the tables end, as in code made at run time, the walk
+//! follows the saved frame pointers as far as they lead up the stack (`pointers.rs`). If a program
+//! asks for it (`prof_unwind:frames`), the walk does so from the first frame outside this library
+//! on.
 //!
-//! The tables are read by the crate `gimli`; the usual walk (`_Unwind_Backtrace` of libgcc_s) costs twenty
-//! times as much as one whose rules were found before, and that library costs 100 KB of resident memory in
-//! every program that would not have it otherwise.
+//! The crate `gimli` reads the tables. The usual walk (`_Unwind_Backtrace` of libgcc_s) costs
+//! twenty times as much as one whose rules were found before, and that library costs 100 KB of
+//! resident memory in every program that would otherwise not load it.
 
 mod known;
 mod memory;
@@ -41,8 +41,8 @@ pub(crate) fn begin(by_frames: bool) {
     known::begin();
 }
 
-/// Finds out where this library lies; `false` if the dynamic linker does not say. It leaves alone how stacks are walked: a
-/// search that failed once is repeated.
+/// Finds out where this library lies; `false` if the dynamic linker does not say. It does not
+/// change how stacks are walked, and a search that failed is repeated.
 #[cold]
 fn find_own() -> bool {
     objects::begin();
@@ -62,7 +62,7 @@ pub(crate) fn is_own(address: usize) -> bool {
 /// The innermost return address outside this library, if the tables tell. Unlike
 /// [`capture`] it needs no [`begin`].
 pub(crate) fn caller() -> Option<usize> {
-    // Without its place, frames of our own would count as a caller's.
+    // As long as this library's place is unknown, its own frames would count as a caller's.
     if OWN_END.load(Acquire) == 0 && !find_own() {
         return None;
     }
@@ -75,8 +75,9 @@ pub(crate) fn file_of(address: usize) -> Option<File> {
     File::of(address)
 }
 
-/// Fills `frames` with the return addresses outside this library, the innermost first; returns how many there are. What a
-/// signal has interrupted has the address a byte behind its own.
+/// Fills `frames` with the return addresses outside this library, innermost first, and returns how
+/// many there are. For code that a signal has interrupted, it gives the address one byte past its
+/// pc.
 pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
     walk(frames)
 }
@@ -117,7 +118,8 @@ fn walk_from(frame: &mut Frame, frames: &mut [usize], known: &mut Known) -> usiz
     count
 }
 
-/// A frame's pc, for readers who take the byte before it for the place in its code: where a signal came, that is the pc itself.
+/// A frame's pc, for readers who take the byte before it as the place in its code. In code that a
+/// signal has interrupted, that place is the pc itself, so one is added.
 #[inline(always)]
 fn as_return_address(frame: &Frame, code: Code) -> usize {
     frame.pc.wrapping_add(usize::from(code == Code::Interrupted))

@@ -1,12 +1,12 @@
-//! Rules that were found before: most stacks share most of their frames, and finding a frame's rules
-//! anew is a binary search of a table that is in no cache.
+//! Rules that were found before. Most stacks share most of their frames, and to find a frame's
+//! rules anew takes a binary search of a table that is in no cache.
 //!
 //! ```text
 //!   pc ─▶ plain: a line of the cache each │ odd: few, longer
 //! ```
 //! Invariant: an entry holds only as long as the bytes that it was made from lie where they did. An
-//! object that was unloaded may have made room for another: so each use checks that the list of its
-//! object still has as many entries, and that the description still begins as it did.
+//! object that was unloaded may have made room for another. So each use checks that the list of the
+//! entry's object still has as many entries, and that the description still begins as it did.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -19,8 +19,9 @@ use super::registers::read;
 use super::rows::{Plain, Rules};
 use crate::HEAP;
 
-/// Has a forked child begin with nothing: another thread may be in a walk while the process is copied, and nobody would ever
-/// give back the copy of its lock. (Where the system does not do that, such a child finds the rules of each frame anew.)
+/// Makes a forked child begin with nothing: another thread may be in a walk while the process is
+/// copied, and nobody would ever release the copy of its lock. (If the system does not support
+/// that, such a child finds the rules of each frame anew.)
 pub(super) fn begin() {
     let (start, bytes) = ((&raw const KNOWN).cast_mut(), size_of_val(&KNOWN));
     if !HEAP.keeps_to_plain_calls() && bytes.is_multiple_of(HEAP.page_bytes()) {
@@ -33,7 +34,7 @@ const PLAIN: usize = 1024;
 const ODD: usize = 32;
 const STACKS: usize = 16;
 
-/// What was found for one place in the code; all zeros: nothing.
+/// What was found for one place in the code; all zeros mean nothing.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Entry<R> {
@@ -44,7 +45,8 @@ struct Entry<R> {
 
 const _: () = assert!(size_of::<Entry<Plain>>() == 64, "a line of the cache");
 
-/// Where rules were found, and what lay there. Packed, so that an entry of AArch64, too, fits a line.
+/// Where rules were found, and what lay there. Packed, so that an entry fits a line on AArch64,
+/// too.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C, packed(4))]
 struct Origin {
@@ -58,11 +60,12 @@ impl Origin {
     const NONE: Self = Self { header: 0, count: 0, front: [0; 4] };
 
     /// # Safety
-    /// The table of an object that is there lies at `header`.
+    /// The table of a loaded object lies at `header`.
     unsafe fn of(header: usize, description: usize) -> Self {
         // SAFETY: the caller's promise.
         let count = unsafe { read(header + 8) };
-        // SAFETY: the description is one of that table, or was one of a table as long in its place.
+        // SAFETY: the description is one of that table, or was one of an equally long table in its
+        // place.
         let front = unsafe { read(description) };
         Self { header, count, front }
     }
@@ -77,13 +80,13 @@ impl Origin {
         let count: u32 = unsafe { read(header + 8) };
         self.header == header
             && self.count == count
-            // SAFETY: the caller's promise; a table as long lies where that of the entry did.
+            // SAFETY: the caller's promise; an equally long table lies where that of the entry did.
             && unsafe { Self::of(header, description) } == *self
     }
 }
 
-/// All that was found. It begins at a page's start, so that it can be populated as a whole: otherwise each page would
-/// take two faults, since its entries are read before they are written.
+/// All that was found. It begins at a page's start, so that it can be populated as a whole.
+/// Otherwise each page would take two faults, since its entries are read before they are written.
 #[repr(C, align(4096))]
 struct Entries {
     plain: [Entry<Plain>; PLAIN],
@@ -93,8 +96,9 @@ struct Entries {
     is_there: bool,
 }
 
-/// The pages that a thread has seen to be readable. What is on its stack stays so while it lives; a stack that the program
-/// lays out by itself can go, which matters only where tables are wrong, too: saved frame pointers are followed without.
+/// The pages that a thread has seen to be readable. Its own stack stays readable while it lives. A
+/// stack that the program lays out by itself can go; that matters only where tables are wrong, too,
+/// since saved frame pointers are followed without these pages.
 #[derive(Clone, Copy)]
 struct Seen {
     /// An address of the thread's own.
@@ -118,10 +122,11 @@ pub(super) enum Noted<'a> {
 
 /// What is known during a walk.
 pub(super) struct Known {
-    /// The rules found before, for one walk at a time: one that finds another under way, on another thread or
-    /// interrupted by a signal, does without.
+    /// The rules found before, for one walk at a time. A walk that finds another under way (on
+    /// another thread, or interrupted by a signal) does without.
     entries: Option<LockGuard<'static, Entries, SpinPark>>,
-    /// That of the last frame, most often that of the next, too: an object with code on the stack stays loaded.
+    /// The object of the last frame, which most often is that of the next, too: an object with code
+    /// on the stack stays loaded.
     object: Option<Object>,
 }
 
@@ -167,7 +172,7 @@ impl Known {
     /// The rules at `pc`.
     ///
     /// # Safety
-    /// The table of the object that `pc` lies in, which is there, lies at `header`.
+    /// The table of the object that `pc` lies in, which is loaded, lies at `header`.
     pub(super) unsafe fn get(&self, pc: usize, header: usize) -> Option<Noted<'_>> {
         let entries = self.entries.as_deref()?;
         let plain = &entries.plain[spread(pc) % PLAIN];

@@ -1,5 +1,5 @@
-//! Words of a stack that is walked. None of their addresses is trusted: tables that are wrong, as those of hand-written
-//! assembly can be without any harm until somebody walks through them, lead anywhere.
+//! Words of a stack that is being walked. No address is trusted. Wrong tables lead anywhere, and
+//! those of hand-written assembly can be wrong without harm until somebody walks through them.
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
@@ -12,13 +12,13 @@ const PAGE_BYTES: usize = 4096;
 
 const WORD_BYTES: usize = size_of::<usize>();
 
-/// The addresses that were last seen to be readable, in whole pages: a walk goes up from page to page, and asks the
-/// kernel once for each.
+/// The addresses that were last seen to be readable, in whole pages. A walk goes up from page to
+/// page, and asks the kernel once for each.
 #[derive(Debug, Clone)]
 pub(super) struct Memory(Range<usize>);
 
 impl Memory {
-    /// With the page that `address`, which is readable, lies in.
+    /// Begins with the page that contains `address`, which is readable.
     pub(super) fn with(address: usize) -> Self {
         Self(page_of(address))
     }
@@ -28,7 +28,7 @@ impl Memory {
         Self(0..0)
     }
 
-    /// Adds `seen`, other pages that are readable, if there is no gap between.
+    /// Adds `seen`, other readable pages, if there is no gap between.
     #[inline(always)]
     pub(super) fn join(&mut self, seen: Range<usize>) {
         if seen.start <= self.0.end && self.0.start <= seen.end {
@@ -50,8 +50,8 @@ impl Memory {
         Some(unsafe { read(address) })
     }
 
-    /// Whether all from `start` to `end`, less than a page, can be read. If it is on the stack, whose own thread asks, it
-    /// stays so.
+    /// Whether all from `start` to `end`, less than a page, can be read. If it lies on the stack of
+    /// the thread that asks, it stays readable.
     #[inline(always)]
     pub(super) fn can_read(&mut self, start: usize, end: usize) -> bool {
         self.0.start <= start && end <= self.0.end || self.find_out(start, end)
@@ -80,12 +80,12 @@ impl Memory {
 
 fn page_of(address: usize) -> Range<usize> {
     let start = address & !(PAGE_BYTES - 1);
-    // The last page of all, which no program has, is empty.
+    // The range of the last page of all, which no program has, is empty.
     start..start.wrapping_add(PAGE_BYTES)
 }
 
-/// Whether the kernel can read eight bytes at `address`, a multiple of eight: it copies the set of signals from there
-/// before it finds that the operation on the mask does not exist.
+/// Whether the kernel can read eight bytes at `address`, a multiple of eight. The kernel copies the
+/// set of signals from there before it finds that the operation on the mask does not exist.
 fn is_readable(address: usize) -> bool {
     const NO_SUCH_WAY: c_int = -1;
     let saved = errno::get();

@@ -1,7 +1,7 @@
-//! Where the tables of the object that an address is in lie.
+//! Where the tables lie of the object that contains an address.
 //!
-//! With the C library's `_dl_find_object` (2.35) no lock is taken; with older ones the dynamic
-//! linker's, which is recursive. Nothing is allocated.
+//! The C library's `_dl_find_object` (2.35) takes no lock. With older versions the dynamic linker's
+//! lock is taken, which is recursive. Nothing is allocated.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ops::Range;
@@ -24,7 +24,8 @@ type FindObject = unsafe extern "C" fn(usize, *mut Found) -> c_int;
 
 static FIND_OBJECT: Once<FindObject> = Once::new();
 
-/// Looks for what the C library has. To be called before the first search; what was found once stays.
+/// Looks up the C library's function. To be called before the first search; the function, once
+/// found, stays.
 pub(super) fn begin() {
     // SAFETY: a C string; the answer is null when nobody has the symbol.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
@@ -34,27 +35,28 @@ pub(super) fn begin() {
     }
 }
 
-/// An object that is loaded, and has a table.
+/// A loaded object that has a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Object {
-    /// From its first part to the end of its last; where there are gaps between them, one part.
+    /// From its first part to the end of its last. If there are gaps between the parts, one part
+    /// only.
     pub(super) map_start: usize,
     pub(super) map_end: usize,
     /// Where its `.eh_frame_hdr` lies.
     pub(super) header: usize,
 }
 
-/// How the file of an object that is loaded has its addresses.
+/// How addresses in a loaded object relate to those in its file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct File {
-    /// As the dynamic linker has it: empty for the program's own.
+    /// As the dynamic linker has it: empty for the program itself.
     pub(crate) path: &'static [u8],
-    /// How far the object lies behind where its file has it.
+    /// How far the object lies behind the addresses in its file.
     pub(crate) shift: usize,
 }
 
 impl File {
-    /// That of the object that `address` lies in.
+    /// The file of the object that `address` lies in.
     pub(super) fn of(address: usize) -> Option<Self> {
         if let Some(find_object) = FIND_OBJECT.get() {
             let link_map = find(*find_object, address)?.link_map;
@@ -98,7 +100,7 @@ fn search(address: usize) -> Search {
 }
 
 impl Object {
-    /// The one that `address` lies in.
+    /// The object that `address` lies in.
     pub(super) fn of(address: usize) -> Option<Self> {
         if let Some(find_object) = FIND_OBJECT.get() {
             let found = find(*find_object, address)?;
@@ -108,8 +110,9 @@ impl Object {
         search(address).found
     }
 
-    /// The addresses of the mapped part of the object that has `address`. `None` also if the object does
-    /// not begin with its headers, as far as is known: a later part of one with gaps does not.
+    /// The addresses of the mapped part of the object that contains `address`. `None` also if what
+    /// is known of the object does not begin with its headers: a later part of an object with gaps
+    /// does not.
     pub(super) fn part_with(&self, address: usize) -> Option<Range<usize>> {
         // SAFETY: an object is readable from its start; all but odd ones begin with their headers.
         let head: libc::Elf64_Ehdr = unsafe { read(self.map_start) };
@@ -133,7 +136,7 @@ impl Object {
     }
 }
 
-/// What segments are aligned to at least.
+/// The least alignment of segments.
 const PAGE_BYTES: usize = 4096;
 
 struct Search {
@@ -158,7 +161,7 @@ unsafe extern "C" fn note_object(
     let start_of = |part: &libc::Elf64_Phdr| base.wrapping_add(part.p_vaddr as usize);
     let end_of = |part: &libc::Elf64_Phdr| start_of(part).wrapping_add(part.p_memsz as usize);
     let mut loaded = parts.iter().filter(|part| part.p_type == libc::PT_LOAD);
-    // They are in the order of their addresses.
+    // The parts are in order of address.
     let (Some(first), Some(last)) = (loaded.clone().next(), loaded.clone().next_back()) else {
         return 0;
     };

@@ -108,12 +108,12 @@ pub(super) unsafe fn read<T: Copy>(address: usize) -> T {
     unsafe { core::ptr::with_exposed_provenance::<T>(address).read_unaligned() }
 }
 
-/// A frame as far as it is known: where it is executing, and what its caller needs back.
+/// What is known of a frame: where it is executing, and what its caller needs back.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub(super) pc: usize,
     pub(super) registers: [usize; SLOTS],
-    /// What is known to be readable of the stack.
+    /// Which parts of the stack are known to be readable.
     pub(super) memory: Memory,
 }
 

@@ -1,6 +1,7 @@
-//! What a frame's caller had in its registers: the rules of the tables, made small enough to be kept
-//! ([`known`](super::known)), and how they are applied. Nearly all are plain: offsets of a few words. Those have
-//! a form of their own, which leaves room in a cache line for what it was made from.
+//! What a frame's caller had in its registers: the rules of the tables, made small enough to be
+//! kept ([`known`](super::known)), and how they are applied. Nearly all rules are plain: offsets of
+//! a few words. Plain rules have a form of their own, which leaves room in a cache line for what
+//! they were made from.
 
 use core::hint::black_box;
 
@@ -29,7 +30,7 @@ impl Place {
     }
 }
 
-/// An offset, as rules keep it.
+/// An offset in the form that rules keep.
 fn small(offset: i64) -> Option<i32> {
     i32::try_from(offset).ok()
 }
@@ -38,7 +39,7 @@ fn small(offset: i64) -> Option<i32> {
 #[derive(Debug, Clone, Copy)]
 enum Stack {
     Unknown,
-    /// This far above what the register of a slot holds.
+    /// This far above the value in the register of a slot.
     Above(u8, i32),
     Expression(Place),
 }
@@ -46,7 +47,7 @@ enum Stack {
 /// What a register held before the call.
 #[derive(Debug, Clone, Copy)]
 enum Rule {
-    /// What it holds now.
+    /// What the register holds now.
     Same,
     Undefined,
     /// What lies this far from the CFA.
@@ -70,8 +71,8 @@ pub(super) struct Row {
 impl Row {
     const UNKNOWN: Self = Self { stack: Stack::Unknown, rules: [Rule::Same; SLOTS] };
 
-    /// The part of a row that concerns the registers with slots. Its description begins `description` bytes
-    /// behind the start of its section.
+    /// The part of a row for the registers that have slots. Its description begins `description`
+    /// bytes behind the start of its section.
     pub(super) fn of<S: UnwindContextStorage<usize>>(
         row: &UnwindTableRow<usize, S>,
         description: usize,
@@ -104,8 +105,8 @@ impl Row {
     }
 }
 
-/// Rules by which the stack pointer is an offset from a register, and each register was saved a few words from that, is
-/// undefined, or is what it was; and not those of a signal frame.
+/// Rules of a frame that is no signal frame, by which the stack pointer is an offset from a
+/// register, and each register was saved a few words from that, is undefined, or is unchanged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plain {
     /// How far the description is from its list.
@@ -116,7 +117,8 @@ pub(super) struct Plain {
     /// A bit for each slot that was saved, and below, for each that is undefined.
     saved: u16,
     undefined: u16,
-    /// Where each that was saved lies, in words from the CFA, and the lowest of them: all below it.
+    /// Where each saved register lies, in words from the CFA, and the lowest of these places: all
+    /// are below the CFA.
     words: [i8; SLOTS],
     lowest_word: i8,
 }
@@ -176,7 +178,7 @@ impl Plain {
             let slot = left.trailing_zeros() as usize % SLOTS;
             left &= left - 1;
             let place = stack.wrapping_add_signed(self.words[slot] as isize * WORD_BYTES as isize);
-            // SAFETY: a word of those that can be read, by the test above.
+            // SAFETY: one of the words that can be read, by the test above.
             registers[slot] = unsafe { read(place) };
         }
         let mut left = self.undefined;
@@ -195,7 +197,7 @@ const WORD_BYTES: i32 = size_of::<usize>() as i32;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) row: Row,
-    /// The address of the description that has them.
+    /// The address of the description that contains them.
     pub(super) description: usize,
     /// Where its return address is.
     pub(super) return_slot: u8,
@@ -208,8 +210,9 @@ impl Rules {
     pub(super) const NONE: Self =
         Self { row: Row::UNKNOWN, description: 0, return_slot: 0, is_signal: false };
 
-    /// Goes from a frame's registers to its caller's, where undefined ones become 0. Returns the caller's pc; `None`, and
-    /// the registers have not changed, if the rules do not lead up the stack.
+    /// Goes from a frame's registers to its caller's, in which undefined ones are 0. Returns the
+    /// caller's pc. `None`, and the registers have not changed, if the rules do not lead up the
+    /// stack.
     #[cold]
     pub(super) fn apply(&self, frame: &mut Frame) -> Option<usize> {
         let Frame { registers, memory, .. } = frame;
@@ -220,7 +223,7 @@ impl Rules {
             }
             Stack::Expression(place) => self.evaluate(place, None, registers, memory)?,
         };
-        // A stack gets shorter on the way to a caller, unless a handler has its own.
+        // Towards a caller a stack gets shorter, unless a handler has a stack of its own.
         if stack <= registers[STACK_POINTER] && !self.is_signal {
             return None;
         }
@@ -251,9 +254,9 @@ impl Rules {
         Some(registers[usize::from(self.return_slot)])
     }
 
-    /// What the expression at `place` makes of `first`. Only the operations are known that compilers use where
-    /// a stack was realigned, and the C library where a signal came. (gimli's own evaluation knows them all, in
-    /// 18 KB of code that every process would hold.)
+    /// What the expression at `place` makes of `first`. It knows only the operations that compilers
+    /// use where a stack was realigned, and the C library where a signal came. (gimli's own
+    /// evaluation knows all operations, but it is 18 KB of code that every process would hold.)
     fn evaluate(
         &self,
         Place { bytes, offset }: Place,
@@ -273,7 +276,7 @@ impl Rules {
                 constants::DW_OP_plus_uconst => {
                     top?.wrapping_add(code.read_uleb128().ok()? as usize)
                 }
-                // A register that has a slot, plus an offset; or an operation that is not known.
+                // A register that has a slot, plus an offset; or an unknown operation.
                 DwOp(operation) => {
                     let number = operation.checked_sub(constants::DW_OP_breg0.0)?;
                     let register = Register(number.into());

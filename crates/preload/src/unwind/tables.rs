@@ -1,4 +1,4 @@
-//! From a frame to its caller's, by the tables that compilers write for exceptions.
+//! Goes from a frame to its caller's, by the tables that compilers write for exceptions.
 //!
 //! ```text
 //!   pc ─▶ object ─▶ .eh_frame_hdr: a sorted list, address ─▶ description (FDE) ─▶ what it shares (CIE)
@@ -6,8 +6,8 @@
 //!                                                               ▼ rules changes from pc to pc
 //!   row: the caller's stack pointer (CFA), and where each register was saved, relative to it
 //! ```
-//! The list is searched here; the crate `gimli` reads what it leads to, with all that it needs in the frame of [`rules`]. If
-//! anything is malformed, or there is no table, the answer is `None`.
+//! The list is searched here. The crate `gimli` reads what it leads to, and all that it needs lies
+//! in the frame of [`rules`]. If anything is malformed, or there is no table, the answer is `None`.
 //!
 //! Linux Standard Base 5.0, 10.6; DWARF 5, 6.4.
 
@@ -24,7 +24,7 @@ use super::rows::{Row, Rules};
 /// Whose code a frame executes, as far as unwinding depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
-    /// A function that called: its pc is behind the call.
+    /// A function that has called: its pc is behind the call.
     Caller,
     /// What a signal has interrupted, or the innermost frame: its pc is the next instruction.
     Interrupted,
@@ -32,7 +32,7 @@ pub(super) enum Code {
 
 /// Where a frame leads to.
 pub(super) enum Step {
-    /// To that of whoever called its code, or was interrupted by it.
+    /// To the frame whose code called this one's, or was interrupted by it.
     Up,
     /// Nowhere: it is the outermost.
     Outermost,
@@ -63,8 +63,8 @@ pub(super) fn step(frame: &mut Frame, code: &mut Code, known: &mut Known) -> Ste
 
 pub(super) type Bytes = EndianSlice<'static, NativeEndian>;
 
-/// A context on the stack, of which a sample may find little left. Compilers save a dozen registers
-/// (AArch64: ten floating-point ones more), and do not nest remembered rows.
+/// A context on the stack, since a sample may find little of it left. Compilers save a dozen
+/// registers (on AArch64 ten floating-point ones besides), and do not nest remembered rows.
 struct OnStack;
 
 impl UnwindContextStorage<usize> for OnStack {
@@ -72,9 +72,10 @@ impl UnwindContextStorage<usize> for OnStack {
     type Stack = [UnwindTableRow<usize, Self>; 4];
 }
 
-/// Where the descriptions listed at `header` begin, and where that of `pc` does. The list ends before `end`, and is of the kind
-/// that linkers write: pairs of words, relative to it. (gimli's search, which knows other kinds, takes fifteen times as many
-/// instructions, a third of what a frame's rules take.)
+/// Where the descriptions listed at `header` begin, and where that of `pc` begins. The list ends
+/// before `end`, and is of the kind that linkers write: pairs of words, relative to the list.
+/// (gimli's search, which knows other kinds, takes fifteen times as many instructions: a third of
+/// what a frame's rules take.)
 fn listed(pc: usize, header: usize, end: usize) -> Option<(usize, usize)> {
     // Version 1; the descriptions' start relative to its own place, a count of four bytes; pairs as above.
     const KIND: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
@@ -105,12 +106,12 @@ fn listed(pc: usize, header: usize, end: usize) -> Option<(usize, usize)> {
 fn rules(pc: usize, object: &Object) -> Option<Rules> {
     let mut part = object.part_with(object.header)?;
     let (start, description) = listed(pc, object.header, part.end)?;
-    // Most linkers put the descriptions, of which the table is a list, into the same part.
+    // Most linkers put the descriptions into the same part as the table, which is a list of them.
     if !part.contains(&start) {
         part = object.part_with(start)?;
     }
     let first = core::ptr::with_exposed_provenance(start);
-    // SAFETY: a mapped part of an object, which is there as long as its code is executed.
+    // SAFETY: a mapped part of an object, which stays loaded as long as its code is executed.
     let bytes = unsafe { core::slice::from_raw_parts(first, part.end - start) };
     let bases = BaseAddresses::default().set_eh_frame(start as u64);
     let mut section = EhFrame::new(bytes, NativeEndian);
