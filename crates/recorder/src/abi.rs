@@ -122,7 +122,7 @@ pub unsafe extern "C" fn free(address: *mut u8) {
     unsafe { next::free(address) }
 }
 
-/// See free_sized in C23; passed on as `free`, which every allocator has.
+/// See free_sized in C23. The call is passed on as `free`, which every allocator has.
 ///
 /// # Safety
 /// As the manual page says.
@@ -155,8 +155,8 @@ pub unsafe extern "C" fn cfree(address: *mut u8) {
     unsafe { free(address) }
 }
 
-/// Counts the free of a pointer never seen; true when it is the recorder's own early memory, which
-/// must not be passed to the next allocator.
+/// Counts the free of a pointer that was never seen. True if it is the recorder's own early memory,
+/// which must not be passed to the next allocator.
 #[cold]
 fn free_unknown(address: *mut u8) -> bool {
     let early = next::early_size(address).is_some();

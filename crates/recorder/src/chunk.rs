@@ -5,9 +5,9 @@
 //!                 completed      completed      open
 //! ```
 //!
-//! A thread that ends leaves the rest of a small mapping to the next, so that a short thread costs no
-//! system call. Until the rest is an open chunk without rows the completed one reaches over it: whenever
-//! the program dies, a reader comes from each chunk to the next.
+//! A thread that ends leaves the rest of a small mapping to the next thread, so that a short thread
+//! costs no system call. The completed chunk reaches over the rest until that is an open chunk
+//! without rows. So whenever the program dies, a reader gets from each chunk to the next.
 
 use core::ptr::NonNull;
 
@@ -19,7 +19,7 @@ use crate::sys;
 /// threads cheap, and long ones rarely on the slow path.
 const SIZES: [usize; 4] = [1 << 12, 1 << 14, 1 << 16, 1 << 18];
 
-/// Of a larger mapping nothing is left: every thread that has ended could keep one.
+/// Nothing is left of a larger mapping: otherwise every thread that has ended could keep one.
 const LEFT_OF_BYTES: usize = SIZES[1];
 
 /// A rest shorter than this, bytes, is not worth a header.
@@ -34,7 +34,7 @@ pub(crate) fn size_of_nth(nth: u32) -> usize {
 /// A mapped chunk. The rows are written through [`rows`](Self::rows) by its tape.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    /// Where its mapping begins, which ends where the chunk does.
+    /// Where its mapping begins; the mapping ends where the chunk does.
     mapping: NonNull<u8>,
     start: NonNull<u8>,
     bytes: usize,
@@ -90,8 +90,9 @@ impl Chunk {
         self.unmap();
     }
 
-    /// Completes the chunk, whose rows end at `cursor`. Returns what lies behind them in its mapping, as
-    /// an empty chunk; if that is too little, or the mapping is a large one, it is gone.
+    /// Completes the chunk, whose rows end at `cursor`. Returns the rest of its mapping as an empty
+    /// chunk. If the rest is too short, or the mapping is a large one, it is unmapped and nothing
+    /// is returned.
     pub(crate) fn leave(mut self, cursor: *mut u8, rows: u32, last: RowState) -> Option<Self> {
         let used = cursor.addr() - self.start.addr().get();
         let bytes = self.bytes - used;
@@ -107,7 +108,7 @@ impl Chunk {
         Some(left)
     }
 
-    /// Writes the header of a complete chunk, and returns it.
+    /// Writes the header of a complete chunk, and returns that header.
     fn complete(&mut self, cursor: *mut u8, rows: u32, last: RowState) -> ChunkHeader {
         let used = cursor.addr() - self.start.addr().get() - CHUNK_HEADER_BYTES;
         let (first, _) = self.rows();

@@ -5,7 +5,7 @@
 //!                                              └─────▶ off (HECTARE_TRACE not set)
 //! ```
 //!
-//! The environment decides, at the first call when it is known.
+//! The environment decides, at the first call that finds it known.
 
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -30,7 +30,7 @@ pub(crate) fn stop() -> bool {
     MODE.swap(OFF, Ordering::AcqRel) != OFF
 }
 
-/// Whether events are recorded; decided by the first call that can.
+/// Whether events are recorded; decided by the first call that can decide.
 pub(crate) fn recording() -> bool {
     match MODE.load(Ordering::Acquire) {
         ON => true,
@@ -39,8 +39,8 @@ pub(crate) fn recording() -> bool {
     }
 }
 
-/// The dynamic linker allocates before the environment is known: such calls are passed on, and
-/// their frees are counted as unknown.
+/// The dynamic linker allocates before the environment is known. Such calls are passed on, and
+/// frees of their blocks are counted as unknown.
 fn decide() -> bool {
     // SAFETY: the C library's variable; written at start-up only.
     let environment = unsafe { libc_environ() };

@@ -11,13 +11,13 @@
 //!                                                            becomes of the program
 //! ```
 //!
-//! Started by `hectare record`, which sets `LD_PRELOAD` and `HECTARE_TRACE=NAME` (an absolute
-//! path), and seals the files afterwards. Without `HECTARE_TRACE` every call is passed on and
-//! nothing else happens. Nor does a process begin a file where `NAME` does not exist: it exists as long as
-//! the recording lasts, and a daemon that goes on would leave files that nobody looks at.
+//! `hectare record` starts it: it sets `LD_PRELOAD` and `HECTARE_TRACE=NAME` (an absolute path),
+//! and seals the files afterwards. Without `HECTARE_TRACE` every call is passed on and nothing else
+//! happens. A process also begins no file if `NAME` does not exist: `NAME` exists as long as the
+//! recording lasts, and a daemon that goes on would leave files that nobody looks at.
 //!
 //! Invariants
-//! 1. The recorder never allocates from the recorded heap; its memory is mapped.
+//! 1. The recorder never allocates from the recorded heap; its own memory is mapped.
 //! 2. The hot path takes no lock and makes no system call: thread-local pointer, clock, one row,
 //!    one shadow entry.
 //! 3. The shadow entry of an address holds the object that lives there. It is set after the real

@@ -1,8 +1,8 @@
 //! The allocator behind the recorder: whatever the program would have used.
 //!
-//! Found by `dlsym(RTLD_NEXT, …)` on the first call. `dlsym` itself may allocate before there is
-//! anything to allocate from. Such requests of the searching thread are served from a small static
-//! arena and never freed.
+//! Its functions are found by `dlsym(RTLD_NEXT, …)` on the first call. `dlsym` itself may allocate,
+//! before there is an allocator to pass the request to. Such requests of the searching thread are
+//! served from a small static arena and never freed.
 
 use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;

@@ -9,10 +9,11 @@
 //!
 //! 1. `Process` is used only between [`Process::lock`] and the drop of its guard; zero is the
 //!    valid state of a process that has no file yet.
-//! 2. A tape is used by one thread only, from [`tape_for`] to [`thread_end`]. A thread may make calls
-//!    even after that; the tape for these is completed by another, once the thread is gone.
-//! 3. No descriptor is kept open: programs close descriptors they do not know, and the numbers are
-//!    reused. The file is opened by name for every new chunk.
+//! 2. A tape is used by one thread only, from [`tape_for`] to [`thread_end`]. A thread may make
+//!    calls even after that. Another thread completes the tape for these calls once the first is
+//!    gone.
+//! 3. No descriptor is kept open: programs close descriptors that they do not know, and the numbers
+//!    are reused. The file is opened by name for every new chunk.
 
 use core::ffi::{CStr, c_void};
 use core::ptr::{NonNull, null_mut};
@@ -47,13 +48,14 @@ static BASE_NAME: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 /// Address space for tapes: 400 000 threads at a time.
 const ARENA_BYTES: usize = 1 << 26;
 
-/// glibc and musl call destructors in this many rounds; the last of ours comes late in the last.
+/// glibc and musl call destructors in this many rounds. The recorder's last one comes late in the
+/// last round.
 const DESTRUCTOR_ROUNDS: usize = 4;
 
 const NAME_BYTES: usize = 4096;
 
-/// Chunks kept for threads that begin: as many as may end at a time before others begin, and no more
-/// than a mebibyte.
+/// Chunks kept for threads that begin: as many as threads may end at a time before others begin,
+/// and no more than a mebibyte.
 const MOST_LEFT: usize = 64;
 
 /// Room for what is appended to the name: two numbers, each after a dot, and the terminator.
@@ -66,7 +68,7 @@ type Arena = Lock<Process, Sleep>;
 struct Process {
     /// The mapped header of the file; null while there is none.
     header: *mut [u8; HEADER_BYTES],
-    /// Threads with a lower number are of the process that this one was forked from.
+    /// Threads with a lower number belong to the process that this one was forked from.
     first_thread: u32,
     epoch_ticks: u64,
     epoch_ns: u64,
@@ -76,7 +78,7 @@ struct Process {
     free: *mut FreeTape,
     /// Tapes of threads that made calls after their end.
     late: *mut LateTape,
-    /// What threads that have ended left of their chunks, for those that begin.
+    /// What ended threads have left of their chunks, for threads that begin.
     left: [Option<Chunk>; MOST_LEFT],
     /// Name of the file, null-terminated.
     name: [u8; NAME_BYTES],
@@ -89,7 +91,7 @@ struct FreeTape {
 /// The tape of a thread that makes calls after its end.
 #[repr(C)]
 struct LateTape {
-    /// First, so that it lies where any other would.
+    /// First, so that it lies where any other tape would.
     tape: Tape,
     /// Used under the lock only, while the thread uses its tape.
     link: LateLink,
@@ -178,10 +180,11 @@ pub(crate) fn tape_for(here: &Local) -> Option<&'static mut Tape> {
 fn ready_tape(here: &Local) -> Option<&'static mut Tape> {
     // SAFETY: null, or this thread's tape (invariant 2).
     let known = unsafe { here.tape.get().as_mut() };
-    // No thread number: it was wiped, so this is a forked child.
+    // Without a thread number the tape was wiped, so this is a forked child.
     let known = known.filter(|tape| tape.thread().0 != 0);
     if known.is_none() && here.ended.get() && !is_of_this_process(here.last.get().thread) {
-        // It ended in the parent, which goes on numbering that thread's objects: here it begins.
+        // The thread ended in the parent, which goes on numbering that thread's objects. Here it
+        // begins.
         here.ended.set(false);
     }
     let begins = known.is_none() && !here.ended.get();
@@ -192,7 +195,8 @@ fn ready_tape(here: &Local) -> Option<&'static mut Tape> {
         }
         None => {
             if begins {
-                // May allocate; `busy` is set, so that is taken for our own and not recorded.
+                // This may allocate. `busy` is set, so that counts as the recorder's own and is not
+                // recorded.
                 watch_for_end(1);
             }
             new_tape(here)?
@@ -230,14 +234,16 @@ fn new_tape(here: &Local) -> Option<&'static mut Tape> {
     } else {
         RowState::new(ThreadId(NEXT_THREAD.fetch_add(1, Ordering::Relaxed)))
     };
-    // Without a number of its own its objects would be taken for those of an earlier thread.
+    // Without a number of its own, the thread's objects would be taken for those of an earlier
+    // thread.
     let place = if state.thread.can_be() { process.take_tape() } else { None };
     let Some(place) = place else {
         drop(process);
         give_up(Stop::Threads);
         return None;
     };
-    // The chunks of a thread stand in the file in its own order, so what comes late goes to the end.
+    // A thread's chunks stand in the file in the thread's own order, so a late chunk goes to the
+    // end.
     let left = if here.ended.get() { None } else { process.take_left() };
     // SAFETY: the place is in the arena, aligned, and nobody else's.
     unsafe { place.write(Tape::new(process.epoch_ticks, state, left)) };
@@ -292,8 +298,8 @@ impl Process {
         self.late = late.as_ptr();
     }
 
-    /// Completes the tapes of threads that are gone, and gives them back. Otherwise each would keep
-    /// a mapping, of which a process may have some 65 000.
+    /// Completes the tapes of threads that are gone, and gives them back. Otherwise each tape would
+    /// keep a mapping, and a process may have some 65 000 mappings.
     fn complete_late_tapes(&mut self) {
         let mut rest = core::mem::replace(&mut self.late, null_mut());
         while let Some(late) = NonNull::new(rest) {
@@ -334,8 +340,8 @@ impl Process {
     }
 }
 
-/// Whether no thread has that number. It is not asked of this process alone, which can be a child that
-/// uses its parent's memory (`vfork`).
+/// Whether no thread has that number. The question is not limited to this process, which can be a
+/// child that uses its parent's memory (`vfork`).
 fn is_gone(tid: i32) -> bool {
     // SAFETY: signal 0 is sent to nobody; the call only asks.
     let is_there = unsafe { libc::syscall(libc::SYS_tkill, tid, 0) } == 0;
@@ -343,8 +349,8 @@ fn is_gone(tid: i32) -> bool {
 }
 
 /// Makes `BASE.<pid>.<n>` with the first free `n`: programs that run one after the other in the
-/// same process (`exec`) each have a file. None is left if `BASE` itself is gone: then the recording has ended, and
-/// nobody would look at the file.
+/// same process (`exec`) have a file each. Makes none if `BASE` itself is gone: then the recording
+/// has ended, and nobody would look at the file.
 fn open_file(process: &mut Process) -> Result<(), Stop> {
     let base = BASE_NAME.load(Ordering::Acquire);
     // SAFETY: null-terminated, and never unmapped: set by `prepare` before the arena.
@@ -360,7 +366,7 @@ fn open_file(process: &mut Process) -> Result<(), Stop> {
         let at = put_number(&mut process.name, at, nth);
         process.name[at] = 0;
         if let Some(file) = File::create_new(process.name()) {
-            // Not before: where no file can be made (after chroot) the user is told.
+            // Not before: if no file can be made (after chroot), the user is told.
             if File::open_to_read(base_name).is_none() && sys::errno() == libc::ENOENT {
                 sys::remove(process.name());
                 return Err(Stop::Ended);
@@ -402,10 +408,10 @@ fn begin_file(process: &mut Process, file: &File, pid: u32, parent_pid: u32) -> 
     Ok(())
 }
 
-/// When this process began, clock ticks since the system did; 0 if it is not told.
+/// When this process began, in clock ticks since the system did; 0 if the system does not say.
 fn process_start() -> u64 {
-    // The fields after the name of the program, which may hold anything and ends at the last
-    // parenthesis; the name has at most 16 bytes, the numbers before it at most 20.
+    // The fields behind the name of the program. The name may hold anything and ends at the last
+    // parenthesis. It has at most 16 bytes, and the numbers before it at most 20.
     const FIELD: usize = 20;
     let mut text = [0; 512];
     let length = File::open_to_read(c"/proc/self/stat").map_or(0, |stat| stat.read(&mut text));
@@ -437,14 +443,14 @@ fn map_chunk(bytes: usize, state: RowState) -> Result<Chunk, Stop> {
     let start = map(&file, offset, bytes)?;
     // SAFETY: a fresh range of the file (the lock is held), zero as in any new file.
     let chunk = unsafe { Chunk::begin(start, bytes, state) };
-    // After the header: whatever lies before the end is a chunk, whenever the program dies.
+    // After the header: whatever lies before the end is then a chunk, whenever the program dies.
     end.store(offset + bytes as u64, Ordering::Release);
     measure_clock(&process);
     Ok(chunk)
 }
 
-/// Allocates a range of the file and maps it. Nothing is requested beyond the process's file size
-/// limit, for which the kernel would end the program.
+/// Allocates a range of the file and maps it. Nothing beyond the process's file size limit is
+/// requested: the kernel would end the program for that.
 fn map(file: &File, offset: u64, bytes: usize) -> Result<NonNull<u8>, Stop> {
     if !sys::may_be_long(offset + bytes as u64) {
         return Err(Stop::Length);
@@ -475,7 +481,7 @@ pub(crate) enum Stop {
     Disk,
     Addresses,
     Threads,
-    /// It has ended, but not this process.
+    /// The recording has ended, but not this process.
     Ended,
 }
 
@@ -495,8 +501,8 @@ impl Stop {
     }
 }
 
-/// Called when the recording cannot be continued: what has been recorded stays, and the program goes on
-/// unrecorded.
+/// Called when the recording cannot be continued. What has been recorded stays, and the program
+/// goes on unrecorded.
 #[cold]
 pub(crate) fn give_up(stop: Stop) {
     if !decision::stop() || matches!(stop, Stop::Ended) {

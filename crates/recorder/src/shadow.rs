@@ -6,13 +6,13 @@
 //!                 └── slot in the root: the leaf for 64 MiB of addresses, made when first needed
 //! ```
 //!
-//! Two dependent loads. Both tables are address space that costs memory only where objects begin,
-//! at most as much as the heap itself. A leaf whose first object is small gets filled all over and
-//! looked up at random; huge pages save 10 ns an event there (28 instead of 38, random sizes up to
-//! 3000 bytes in 4096 slots). A leaf whose first object is large would only waste them. Entries are
-//! relaxed: by invariant 3 of the crate the recorded allocator orders accesses to the same entry.
-//! In a forked child the tables are copied with everything else, so objects that it inherited keep
-//! their numbers.
+//! A look-up is two dependent loads. Both tables are address space that costs memory only where
+//! objects begin, at most as much as the heap itself. A leaf whose first object is small gets
+//! filled all over and looked up at random; huge pages save 10 ns an event there (28 instead of 38,
+//! random sizes up to 3000 bytes in 4096 slots). A leaf whose first object is large would only
+//! waste them. Accesses to entries are relaxed: by invariant 3 of the crate the recorded allocator
+//! orders those to the same entry. A forked child gets a copy of the tables with everything else,
+//! so the objects that it inherits keep their numbers.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -28,8 +28,8 @@ const GRAIN_BITS: u32 = 3;
 const ROOT_SLOTS: usize = 1 << (ADDRESS_BITS - LEAF_BITS);
 const LEAF_ENTRIES: usize = 1 << (LEAF_BITS - GRAIN_BITS);
 
-/// Objects below this size, bytes, are close together: more than 30 of them in a huge page's worth
-/// of the table.
+/// Objects below this size, in bytes, lie close together: more than 30 of them in the part of the
+/// table that one huge page holds.
 const SMALL_BYTES: usize = 1 << 16;
 
 type Root = [AtomicPtr<Leaf>; ROOT_SLOTS];
@@ -44,8 +44,8 @@ pub(crate) fn prepare() -> bool {
     true
 }
 
-/// Records that `object` of `size` bytes lives at `address`; false when there is no address space for
-/// that. Such an object would seem to live for ever.
+/// Records that `object` of `size` bytes lives at `address`. False if there is no address space for
+/// that; such an object would seem to live for ever.
 #[inline(always)]
 pub(crate) fn set(address: *mut u8, object: ObjectId, size: usize) -> bool {
     let leaf = match leaf(address) {
@@ -65,7 +65,7 @@ pub(crate) fn get(address: *mut u8) -> Option<ObjectId> {
     ObjectId::from_bits(leaf(address)?[entry(address)].load(Ordering::Relaxed))
 }
 
-/// Takes out the object at `address`, which no longer lives there.
+/// Removes the object at `address`, which no longer lives there.
 #[inline(always)]
 pub(crate) fn take(address: *mut u8) -> Option<ObjectId> {
     let entry = &leaf(address)?[entry(address)];
@@ -79,7 +79,7 @@ fn entry(address: *mut u8) -> usize {
     address.addr() >> GRAIN_BITS & (LEAF_ENTRIES - 1)
 }
 
-/// The slot of the leaf for `address`; `None` before [`prepare`], and for addresses of more than 48
+/// The slot of the leaf for `address`. `None` before [`prepare`], and for addresses of more than 48
 /// bits, which a program gets only if it asks for them.
 #[inline(always)]
 fn slot(address: *mut u8) -> Option<&'static AtomicPtr<Leaf>> {

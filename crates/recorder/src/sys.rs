@@ -1,10 +1,11 @@
 //! System calls, without the standard library (which would allocate) and with `errno` preserved.
 //!
-//! 1. None is a cancellation point, as `malloc` is none: a thread that `pthread_cancel` has marked
-//!    would end in the midst of the recorder, with its lock held. So what the C library makes one
-//!    (`open`, `close`, `read`, `write`, `fallocate`) goes through `syscall`.
-//! 2. A call that a signal has interrupted is made again: a file system that lets signals interrupt
-//!    it would otherwise end the recording where the program's timer ticks.
+//! 1. No call is a cancellation point, just as `malloc` is none: a thread that `pthread_cancel` has
+//!    marked would end in the midst of the recorder, with its lock held. So the calls that the C
+//!    library makes cancellation points (`open`, `close`, `read`, `write`, `fallocate`) go through
+//!    `syscall`.
+//! 2. A call that a signal has interrupted is made again. On a file system that lets signals
+//!    interrupt it, the recording would otherwise end where the program's timer ticks.
 
 use core::ffi::CStr;
 use core::ptr::{NonNull, null_mut};
@@ -52,8 +53,8 @@ pub(crate) fn errno() -> i32 {
     unsafe { errno.read() }
 }
 
-/// Sleeps until [`wake_one`] is called for `word`; returns at once if that is not `value`, and may
-/// return early.
+/// Sleeps until [`wake_one`] is called for `word`. Returns at once if `word` is not `value`, and
+/// may return early.
 pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let forever = core::ptr::null::<libc::timespec>();
@@ -62,7 +63,7 @@ pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, forever) };
 }
 
-/// Wakes one of those who sleep in [`sleep_while`] for `word`, if there are any.
+/// Wakes one of the threads that sleep in [`sleep_while`] for `word`, if there are any.
 pub(crate) fn wake_one(word: &AtomicU32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     let _errno = KeepErrno::new();
@@ -116,12 +117,12 @@ pub(crate) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
 pub(crate) struct File(i32);
 
 impl File {
-    /// Makes a new file for reading and writing, now and later; `None`, with `errno` set, when that
+    /// Makes a new file for reading and writing, now and later. `None`, with `errno` set, if that
     /// fails or the file exists.
     pub(crate) fn create_new(name: &CStr) -> Option<Self> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
         let file = Self::open_with(name, flags)?;
-        // The program's mask may deny even the owner to open it again.
+        // The program's mask may deny even the owner the right to open the file again.
         let owner = libc::S_IRUSR | libc::S_IWUSR;
         if let Some(mode) = status(file.0).map(|status| status.st_mode)
             && mode & owner != owner
@@ -152,7 +153,7 @@ impl File {
     }
 
     /// Allocates the range in the file, so that a write to its mapping cannot fail for lack of
-    /// space. A file of that length [may be](may_be_long).
+    /// space. The process's limit must allow a file of that length ([`may_be_long`]).
     pub(crate) fn allocate(&self, offset: u64, bytes: usize) -> bool {
         let (from, length) = (offset as i64, bytes as i64);
         // SAFETY: works on the descriptor alone.
@@ -176,8 +177,8 @@ impl File {
         if mapped == libc::MAP_FAILED {
             return None;
         }
-        // One call for all page faults; a kernel before 5.14 refuses, and then they come one by
-        // one.
+        // One call instead of all page faults. A kernel before 5.14 refuses it, and the faults then
+        // come one by one.
         // SAFETY: the mapping was made above with this length; the advice changes no content.
         unsafe { libc::madvise(mapped, bytes, libc::MADV_POPULATE_WRITE) };
         NonNull::new(mapped.cast())
@@ -206,7 +207,7 @@ pub(crate) fn remove(name: &CStr) {
     unsafe { libc::unlink(name.as_ptr()) };
 }
 
-/// The file that was the error output when recording began: device and inode. Zero: none.
+/// The file that was the error output when recording began: device and inode. Zero means none.
 static ERROR_OUTPUT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Notes what the error output is.
@@ -237,8 +238,8 @@ fn identity(status: &libc::stat) -> [u64; 2] {
     [status.st_dev, status.st_ino]
 }
 
-/// Whether the process's limit allows a file of that many bytes; beyond it the kernel ends the
-/// program.
+/// Whether the process's limit allows a file of that many bytes. Beyond the limit the kernel ends
+/// the program.
 pub(crate) fn may_be_long(bytes: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
@@ -246,8 +247,9 @@ pub(crate) fn may_be_long(bytes: u64) -> bool {
     !known || bytes <= limit.rlim_cur
 }
 
-/// Writes a message to the error output, unless its descriptor is now another file (what a daemon
-/// closed may have become its database), or it is a file that may not grow.
+/// Writes a message to the error output, unless that file may not grow, or the descriptor now names
+/// another file. (After a daemon has closed the error output, its descriptor may name the daemon's
+/// database.)
 pub(crate) fn say(parts: &[&[u8]]) {
     let Some(output) = error_output() else { return };
     if identity(&output) != ERROR_OUTPUT.each_ref().map(|part| part.load(Ordering::Relaxed)) {

@@ -29,8 +29,8 @@ pub(crate) struct Tape {
 }
 
 impl Tape {
-    /// A tape that continues from `state`, in what another thread has `left` of its chunk; it has no
-    /// chunk yet if that is nothing.
+    /// A tape that continues from `state`, in the rest of a chunk that another thread has `left`.
+    /// Without such a rest it has no chunk yet.
     pub(crate) fn new(epoch_ticks: u64, state: RowState, left: Option<Chunk>) -> Self {
         let nowhere = core::ptr::null_mut();
         let mut tape = Self {
@@ -59,7 +59,7 @@ impl Tape {
         self.cursor < self.limit
     }
 
-    /// Where the thread's rows have come to.
+    /// How far the thread's rows have come.
     pub(crate) fn state(&self) -> RowState {
         self.state
     }
@@ -115,7 +115,7 @@ impl Tape {
     }
 }
 
-/// This thread's tape, with room for a row; `None` when the event is not to be recorded.
+/// This thread's tape, with room for a row; `None` if the event is not to be recorded.
 #[inline(always)]
 fn current() -> Option<&'static mut Tape> {
     let local = tls::local();
@@ -133,8 +133,8 @@ fn current_slow(local: &Local) -> Option<&'static mut Tape> {
     process::tape_for(local)
 }
 
-/// Notes where an object lives, or ends the recording, which would go on without its end: also on
-/// this tape, whatever room it has.
+/// Notes where an object lives. If that fails, ends the recording, in which the object would have
+/// no end; also on this tape, whatever room it has.
 #[inline(always)]
 fn follow(tape: &mut Tape, address: *mut u8, object: ObjectId, size: usize) {
     if !shadow::set(address, object, size) {
@@ -159,7 +159,8 @@ pub(crate) fn allocated(kind: AllocKind, address: *mut u8, size: usize) {
 #[inline(always)]
 pub(crate) fn aligned(address: *mut u8, size: usize, align: usize) {
     let Some(tape) = current() else { return };
-    // What is no power of two is rounded up by the C library, and the block is aligned to that.
+    // The C library rounds an alignment that is no power of two up to one, and aligns the block to
+    // that.
     let align_log2 = align.checked_next_power_of_two().map_or(63, usize::ilog2) as u8;
     let made = tape.row(|state, window, now| {
         state.put_memalign(window, now, size as u64, align_log2, address.is_null())
@@ -171,8 +172,8 @@ pub(crate) fn aligned(address: *mut u8, size: usize, align: usize) {
 
 /// Records that `address` is about to be freed. Returns false for a pointer that was never seen.
 ///
-/// glibc frees null for every thread after its end: a tape for that alone would cost more than many a
-/// thread.
+/// glibc frees null for every thread after its end. A tape for that alone would cost more than many
+/// a thread does.
 #[inline(always)]
 pub(crate) fn freeing(address: *mut u8, sized: bool) -> bool {
     let object = if address.is_null() {

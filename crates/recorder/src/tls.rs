@@ -16,12 +16,12 @@ use crate::tape::Tape;
 pub(crate) struct Local {
     /// Where this thread's rows go; null before the first event and after the thread's end.
     pub(crate) tape: Cell<*mut Tape>,
-    /// Set on the slow path: an allocation that happens there is the recorder's own doing.
+    /// Set on the slow path: an allocation made there is the recorder's own.
     pub(crate) busy: Cell<bool>,
-    /// Set by the last destructor; `last` and `tid` are valid then.
+    /// Set by the last destructor. From then on `last` and `tid` are valid.
     pub(crate) ended: Cell<bool>,
-    /// The thread's number in the system. Asked for only at its end, since a child that uses its
-    /// parent's memory (`vfork`) has these words, too, and a number of its own.
+    /// The thread's number in the system. It is asked for only at the thread's end, since a child
+    /// that uses its parent's memory (`vfork`) has these words, too, but a number of its own.
     pub(crate) tid: Cell<i32>,
     /// The state of the rows at the thread's end, for calls that come even later.
     pub(crate) last: Cell<RowState>,
