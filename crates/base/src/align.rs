@@ -29,7 +29,7 @@ pub const fn align_down(value: usize, align: usize) -> usize {
     value & !(align - 1)
 }
 
-/// In builds with checks, ends the program over an alignment that is no power of two.
+/// In builds with checks, ends the program if an alignment is no power of two.
 #[inline(always)]
 const fn check(align: usize) {
     if cfg!(debug_assertions) && !align.is_power_of_two() {
@@ -37,7 +37,7 @@ const fn check(align: usize) {
     }
 }
 
-/// Apart, so that its text is not in each module that rounds.
+/// A function of its own, so that its text is not repeated in each module that rounds.
 #[cold]
 #[inline(never)]
 const fn no_alignment() -> ! {

@@ -1,7 +1,7 @@
 //! Telling the processor what will be read soon.
 
-/// Begins to fetch the cache line that `address` points into. Any address will do: one that cannot
-/// be read is ignored. Does nothing on processors it does not know.
+/// Begins to fetch the cache line that `address` points into. Any address will do: an unreadable
+/// one is ignored. Does nothing on processors that this function does not know.
 #[inline(always)]
 pub fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,8 @@
-//! Loops over arrays that are to stay loops.
+//! Keeps loops over arrays as loops.
 
-/// The same items, of which the compiler does not know how many there are: over an array it would unroll a loop of a few
-/// turns, and repeat in each turn all that is done with an item. For code that runs seldom and is to be short.
+/// The same items, but the compiler does not know how many there are. Over an array it would unroll
+/// a loop of a few turns, and repeat in each turn all that is done with an item. For code that runs
+/// seldom and should be short.
 #[inline(always)]
 #[must_use]
 pub fn rolled<T>(items: &[T]) -> &[T] {

@@ -13,9 +13,10 @@
 //! 3. A woken thread takes the word as `CONTENDED`, since others may still be asleep.
 //!
 //! A thread sleeps only after it has given way many times. With more threads than CPUs, a sleeper
-//! is woken on the CPU of the thread that wakes it, and waits there for its turn; until it has had
-//! the lock, nobody wakes the next. So whenever an owner was preempted while holding the lock, all
-//! others would fall asleep and then continue one by one, a time slice each, while CPUs idle.
+//! is woken on the CPU of the thread that wakes it, and waits there for its turn. Until it has had
+//! the lock, nobody wakes the next sleeper. So whenever an owner was preempted while it held the
+//! lock, all others would fall asleep and then continue one by one, a time slice each, while CPUs
+//! idle.
 //!
 //! Orderings: taking is `Acquire`, freeing `Release`, so the next owner sees what the last one
 //! wrote. (After Drepper, "Futexes Are Tricky", 2011, mutex 2.)
@@ -31,12 +32,12 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// How often a thread looks at a held lock while spinning, and how often after that, giving way
-/// before each look, before it sleeps.
+/// How often a thread looks at a held lock while spinning; and how often it then looks again,
+/// giving way before each look, before it sleeps.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 60 };
 const YIELDS: u32 = if cfg!(loom) { 0 } else { 100 };
 
-/// How a thread waits for a word to change, and wakes one that waits.
+/// How a thread waits for a word to change, and wakes a thread that waits.
 pub trait Park {
     /// Returns when woken, or at once when `*word != expected`; may return for no reason.
     fn wait(word: &AtomicU32, expected: u32);
@@ -69,8 +70,8 @@ impl Park for SpinPark {
 
 /// A value behind a lock. Not reentrant, not fair; a panic while it is held does not poison it.
 ///
-/// The state comes first: of a long value the front may be all that is ever touched. Memory of zeros is a free lock, if zeros are
-/// a value.
+/// The state comes first: of a long value only the front may ever be touched. Memory of zeros is a
+/// free lock, if zeros are a value of `T`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Lock<T, P = SpinPark> {
@@ -122,7 +123,8 @@ impl<T, P: Park> Lock<T, P> {
     ///
     /// # Safety
     /// The lock is held through [`lock_for_fork`](Self::lock_for_fork), called by this thread or by
-    /// the thread of which this one is the forked copy; or the value is one that threads may reach at once.
+    /// the thread of which this one is the forked copy. Or the value is one that threads may reach
+    /// at once.
     pub unsafe fn unlock(&self) {
         release_slow::<P>(&self.state);
     }
@@ -150,14 +152,14 @@ fn release<P: Park>(state: &AtomicU32) {
     }
 }
 
-/// As [`release`]: one function, for what is seldom called.
+/// As [`release`], but one function, for seldom calls.
 #[cold]
 #[inline(never)]
 fn release_slow<P: Park>(state: &AtomicU32) {
     release::<P>(state);
 }
 
-/// Waits until the lock of this word is free and takes it: one function, whatever the lock
+/// Waits until the lock of this word is free and takes it. One function, whatever the lock
 /// protects.
 #[cold]
 fn take_slow<P: Park>(state: &AtomicU32) {
@@ -193,15 +195,15 @@ fn wake<P: Park>(state: &AtomicU32) {
 #[derive(Debug)]
 pub struct LockGuard<'a, T, P: Park = SpinPark> {
     lock: &'a Lock<T, P>,
-    /// Stands for what a guard gives access to: without it `Sync` would follow from `&Lock`, which
-    /// only needs `T: Send`.
+    /// Stands for the value that a guard gives access to. Without this field, `Sync` would follow
+    /// from `&Lock`, which only needs `T: Send`.
     value: PhantomData<&'a mut T>,
 }
 
 impl<T, P: Park> LockGuard<'_, T, P> {
     /// Frees the lock while `call` runs, and waits for it again.
     pub fn unlocked<R>(&mut self, call: impl FnOnce() -> R) -> R {
-        /// Takes the lock even if the call panics, since the guard frees it then.
+        /// Takes the lock even if the call panics, since the guard then frees it.
         struct Retaken<'a, P: Park>(&'a AtomicU32, PhantomData<P>);
         impl<P: Park> Drop for Retaken<'_, P> {
             fn drop(&mut self) {
@@ -245,7 +247,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// Who maps memory relies on it.
+    /// Code that maps memory relies on it.
     #[test]
     fn zeros_are_a_free_lock() {
         // SAFETY: as `Lock` says; zero is a number.

@@ -1,9 +1,9 @@
 //! Synchronisation cells that need no operating system.
 //!
-//! [`atomic`], [`cell`] and [`hint`] are `core`'s, or loom's under `--cfg loom`: code to be
+//! [`atomic`], [`cell`] and [`hint`] are `core`'s, or loom's under `--cfg loom`. Code that is to be
 //! model-checked takes them from here and nowhere else.
 
-// It swaps, which the smallest processors cannot.
+// The lock swaps, which the smallest processors cannot do.
 #[cfg(target_has_atomic = "32")]
 mod lock;
 mod padded;
@@ -23,8 +23,8 @@ pub mod cell {
     #[cfg(loom)]
     pub use loom::cell::UnsafeCell;
 
-    /// `core::cell::UnsafeCell` with the closure interface of loom's, so that one source serves
-    /// both.
+    /// `core::cell::UnsafeCell` with the closure interface of loom's cell, so that one source
+    /// serves both.
     #[cfg(not(loom))]
     #[derive(Debug, Default)]
     #[repr(transparent)]

@@ -2,7 +2,7 @@
 
 use core::ops::{Deref, DerefMut};
 
-/// Aligns `T` to 128 bytes, so that two of them never share a cache line, nor the pair of lines
+/// Aligns `T` to 128 bytes, so that two such values never share a cache line, nor the pair of lines
 /// that x86-64's adjacent-line prefetcher fetches together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
