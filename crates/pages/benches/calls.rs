@@ -63,7 +63,7 @@ fn populate_by(pages: usize) -> f64 {
     )
 }
 
-/// A page as one of a huge page, which comes by its first touch.
+/// A page of a huge page, whose memory comes at its first touch.
 fn huge_page() -> f64 {
     median_ns(
         PAGES,
@@ -90,7 +90,8 @@ fn decommit_by(ranges: usize) -> f64 {
     })
 }
 
-/// As `measure` finds it while another thread runs, which each call interrupts if it has a processor of its own.
+/// What `measure` finds while another thread runs. Each call interrupts that thread if it has a
+/// processor of its own.
 fn beside_another_thread(measure: impl FnOnce() -> f64) -> f64 {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -28,8 +28,8 @@ pub struct Counts {
 
 /// Passes calls that take, move or give back memory on to `S`, and counts what the fields of
 /// [`Counts`] say. Optional methods (`populate`, `is_zero`, `is_resident`, `set_aside`) keep their
-/// defaults. Each count is exact, but a [`Counts`] taken while other threads make calls is not a snapshot of one
-/// moment.
+/// defaults. Each count is exact, but a [`Counts`] taken while other threads make calls is not a
+/// snapshot of one moment.
 #[derive(Debug, Default)]
 pub struct Counted<S> {
     inner: S,
@@ -144,7 +144,7 @@ mod tests {
     use crate::notes::{Notes, place};
     use crate::{Fixed, PageRange};
 
-    /// Takes it by reference, since a reference is a source, too.
+    /// Takes the source by reference, since a reference is a source, too.
     fn take_and_give(source: impl PageSource) {
         let [two, three] = [2, 3].map(|pages| source.get(pages * 4096, 4096).expect("memory"));
         let range = |start, pages: usize| PageRange { start, bytes: pages * 4096 };

@@ -13,9 +13,9 @@ use hectare_base::sync::Lock;
 
 use crate::{PageSource, SourceError};
 
-/// Hands out the pages of a caller's buffer, first fit. A reservation takes O(pages of the
-/// buffer); `commit` does nothing, `decommit` and `release` clear the bytes, since committed
-/// memory must read as zero.
+/// Hands out the pages of a caller's buffer, first fit. A reservation takes O(pages of the buffer).
+/// `commit` does nothing; `decommit` and `release` clear the bytes, since committed memory must
+/// read as zero.
 #[derive(Debug)]
 pub struct Fixed<'a> {
     pages: Lock<Pages>,
@@ -35,11 +35,11 @@ unsafe impl Send for Pages {}
 
 impl<'a> Fixed<'a> {
     /// A source over `buffer`, which it clears: O(buffer). `page_bytes` is a power of two of at
-    /// least 16. What the bitmap and the alignment leave of the buffer is handed out; a buffer with
-    /// no room for one page makes a source that refuses everything.
+    /// least 16. The source hands out what the bitmap and the alignment leave of the buffer. If the
+    /// buffer has no room for one page, the source refuses everything.
     ///
     /// # Panics
-    /// If `page_bytes` is not such a power of two.
+    /// If `page_bytes` is no power of two of at least 16.
     pub fn new(buffer: &'a mut [u8], page_bytes: usize) -> Self {
         assert!(page_bytes.is_power_of_two() && page_bytes >= 16, "page_bytes: {page_bytes}");
         buffer.fill(0);
@@ -78,7 +78,7 @@ impl Pages {
         unsafe { self.byte(page).read() & (1 << (page % 8)) != 0 }
     }
 
-    /// The byte of the bitmap that has the bit of `page`.
+    /// The byte of the bitmap that holds the bit of `page`.
     fn byte(&self, page: usize) -> NonNull<u8> {
         // SAFETY: page < count, and the bitmap has a bit for each page.
         unsafe { self.bitmap.add(page / 8) }

@@ -3,10 +3,10 @@
 //! ```text
 //!   reservation:   … │ ordinary │ pool: committed once and for good │ ordinary …
 //! ```
-//! The administrator sets huge pages aside (`vm.nr_hugepages`); whoever takes them keeps them
-//! whatever else the machine does, and pays neither for faults nor for the TLB misses of small
-//! pages. They cannot be given back in parts, so to decommit in the pool is to clear.
-//! [`Os`](crate::Os) leaves ranges in the pool to this file, and the rest to the system.
+//! The administrator sets huge pages aside (`vm.nr_hugepages`). A process that takes them keeps
+//! them whatever else the machine does, and pays neither for faults nor for the TLB misses of small
+//! pages. They cannot be given back in parts, so `decommit` clears memory in the pool.
+//! [`Os`](crate::Os) leaves ranges in the pool to this file, and all others to the system.
 //!
 //! Invariants
 //! 1. A process has at most one pool. Its start is published before its size (release, acquire).
@@ -73,7 +73,7 @@ pub(crate) unsafe fn set_aside(start: NonNull<u8>, bytes: usize) -> Result<(), S
     if BYTES.load(Relaxed) > 0 || bytes == 0 || !is_whole {
         return Err(SourceError::Unsupported);
     }
-    // Taken elsewhere first, so that a refusal leaves the reservation as it is.
+    // The pages are taken elsewhere first, so that a refusal leaves the reservation as it is.
     let pages = keep_errno(|| take(bytes))?;
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the caller gives up the range; the pages are this call's own.
@@ -98,8 +98,8 @@ fn take(bytes: usize) -> Result<*mut libc::c_void, SourceError> {
     if pages == libc::MAP_FAILED {
         return Err(SourceError::Exhausted);
     }
-    // A control group may be allowed fewer than the machine has: only a touch tells, and here it
-    // does no harm.
+    // A control group may be allowed fewer pages than the machine has. Only a touch tells, and here
+    // a touch does no harm.
     // SAFETY: the mapping just made.
     if unsafe { libc::madvise(pages, bytes, libc::MADV_POPULATE_WRITE) } != 0 {
         // SAFETY: as above; nobody has seen it.
@@ -109,7 +109,7 @@ fn take(bytes: usize) -> Result<*mut libc::c_void, SourceError> {
     Ok(pages)
 }
 
-/// Reserves again what a failed move may have unmapped.
+/// Reserves again the part of a range that a failed move may have unmapped.
 fn reserve_again(start: NonNull<u8>, bytes: usize) {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;

@@ -1,8 +1,8 @@
 //! Where memory comes from.
 //!
-//! An allocator of this family never calls the operating system: it asks a [`PageSource`]. So a
-//! test can count what it asks for ([`Counted`]), make any call fail ([`Failing`]), or give it a
-//! fixed buffer ([`Fixed`]); a program gives it the system ([`Os`], feature `os`).
+//! An allocator of this family never calls the operating system; it asks a [`PageSource`]. So a
+//! test can count what the allocator asks for ([`Counted`]), make any call fail ([`Failing`]), or
+//! give it a fixed buffer ([`Fixed`]). A program gives it the system ([`Os`], feature `os`).
 //!
 //! ```text
 //!            reserve                 commit
@@ -13,7 +13,7 @@
 #![no_std]
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 
-// What the smallest processors lack: atomic instructions that read and write, and of 64 bits.
+// The smallest processors lack atomic instructions that read and write, and those of 64 bits.
 #[cfg(target_has_atomic = "ptr")]
 mod counted;
 #[cfg(target_has_atomic = "64")]

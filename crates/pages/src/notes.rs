@@ -16,7 +16,7 @@ pub(crate) fn place(address: usize) -> NonNull<u8> {
     NonNull::without_provenance(NonZero::new(address).expect("an address"))
 }
 
-/// Has no memory, but answers otherwise unlike any default.
+/// Has no memory. Otherwise its answers differ from every default.
 #[derive(Debug, Default)]
 pub(crate) struct Notes(RefCell<Vec<String>>);
 

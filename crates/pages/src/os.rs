@@ -11,8 +11,9 @@ use crate::hugetlb;
 use crate::source::reserve_and_commit;
 use crate::{PageRange, PageSource, SourceError, System};
 
-/// Linux's private anonymous memory. Ranges are aligned to a page at least; an alignment that is no power of two is refused.
-/// No call changes the `errno` that a caller sees: each saves and restores it.
+/// Linux's private anonymous memory. Ranges are aligned to a page at least; an alignment that is no
+/// power of two is refused. No call changes the `errno` that a caller sees: each saves and restores
+/// it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Os;
 
@@ -62,13 +63,15 @@ fn each_ordinary(
     parts.try_for_each(|(start, bytes)| checked(keep_errno(|| call(start.as_ptr().cast(), bytes))))
 }
 
-/// Whether a range is known to lie within a single mapping: the system is asked to lengthen it in place beyond the end of
-/// the address space, and of several mappings it says so before it finds no room.
+/// Whether a range is known to lie within a single mapping. This asks the system to lengthen the
+/// range in place beyond the end of the address space. If the range has several mappings, the
+/// system says so before it finds that there is no room.
 fn is_one_mapping(start: NonNull<u8>, bytes: usize) -> bool {
-    /// 128 TiB, which is what a program can have, less what lies below any range.
+    /// What a program can have, which is 128 TiB, less what lies below any range.
     const LONGER_BYTES: usize = (1 << 47) - (1 << 16);
     keep_errno(|| {
-        // SAFETY: it is refused: from any address on, so much reaches beyond the end, or what lies there.
+        // SAFETY: it is refused: from any address on, so many bytes reach beyond the end, or what
+        // lies there.
         let longer = unsafe { libc::mremap(start.as_ptr().cast(), bytes, LONGER_BYTES, 0) };
         longer == libc::MAP_FAILED && matches!(last_error(), libc::ENOMEM | libc::EAGAIN)
     })
@@ -85,17 +88,18 @@ unsafe fn advise(start: NonNull<u8>, bytes: usize, advice: libc::c_int) {
         each_ordinary(start, bytes, |start, bytes| unsafe { libc::madvise(start, bytes, advice) });
 }
 
-/// Reads one of the clocks that exist on every Linux. (Once in the text: in each of its callers it would be longer than they are.)
+/// Reads one of the clocks that exist on every Linux. (One copy in the text: an inlined one would
+/// be longer than each of its callers.)
 #[inline(never)]
 fn now_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // A filter (seccomp) can refuse those that are system calls.
+    // A filter (seccomp) can refuse the clocks that take a system call.
     // SAFETY: `now` is a valid place for the answer.
     keep_errno(|| unsafe { libc::clock_gettime(clock, &raw mut now) });
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// Maps address space only, or memory, of which the kernel refuses more than there can be.
+/// Maps address space only, or memory. The kernel refuses more memory than there can be.
 fn map(bytes: usize, is_memory: bool) -> Result<NonNull<u8>, SourceError> {
     let (access, more) = if is_memory {
         (libc::PROT_READ | libc::PROT_WRITE, 0)
@@ -123,8 +127,8 @@ unsafe fn unmap(start: *mut u8, bytes: usize) {
     }
 }
 
-/// Gives back the memory of ordinary pages, even if the program has locked it (`mlock`,
-/// `mlockall`), which takes a different advice. Pages touched again are locked again.
+/// Gives back the memory of ordinary pages. If the program has locked it (`mlock`, `mlockall`),
+/// that takes a different advice, and pages touched again are locked again.
 ///
 /// # Safety
 /// The range is this source's and unused.
@@ -174,16 +178,16 @@ static CAN_POPULATE: AtomicBool = AtomicBool::new(true);
 /// Whether a process may advise many of its own ranges in one call (Linux 6.13; `PIDFD_SELF` 6.14).
 static CAN_ADVISE_ALL: AtomicBool = AtomicBool::new(true);
 
-/// Whether it has done so. If so, a refusal is due to the ranges, one of which the program may have
-/// locked.
+/// Whether it has done so. If so, a refusal is due to the ranges: the program may have locked one
+/// of them.
 static HAS_ADVISED_ALL: AtomicBool = AtomicBool::new(false);
 
 /// Whether huge pages are asked for and declined by advice.
 static ADVISES_HUGE: AtomicBool = AtomicBool::new(true);
 
 /// Whether memory that the program has locked can be given back by a separate call
-/// (`MADV_DONTNEED_LOCKED`, Linux 5.18). A system that does not know it would refuse each such
-/// call.
+/// (`MADV_DONTNEED_LOCKED`, Linux 5.18). A system that does not know the call would refuse it each
+/// time.
 static CAN_GIVE_LOCKED: AtomicBool = AtomicBool::new(true);
 
 /// Whether system calls that a sandbox may not know are avoided.
@@ -192,9 +196,9 @@ static IS_PLAIN: AtomicBool = AtomicBool::new(false);
 impl Os {
     /// From now on, in every thread, memory is taken, moved and given back only by `mmap`,
     /// `munmap`, `mprotect`, `mremap` and `madvise` with `MADV_DONTNEED`, and threads wait for each
-    /// other only by `futex`: for a process that a filter would kill for other calls. (What those
-    /// would merely speed up is then slower.) [`rseq`](crate::rseq) no longer asks the kernel
-    /// anything, either. A call that another thread has already begun runs to its end.
+    /// other only by `futex`. This is for a process that a filter would kill for other calls. (What
+    /// those calls would merely speed up is then slower.) [`rseq`](crate::rseq) also stops asking
+    /// the kernel anything. A call that another thread has already begun runs to its end.
     pub fn keep_to_plain_calls(&self) {
         IS_PLAIN.store(true, Relaxed);
         for more in [&CAN_POPULATE, &CAN_ADVISE_ALL, &ADVISES_HUGE, &CAN_GIVE_LOCKED] {
@@ -202,7 +206,7 @@ impl Os {
         }
     }
 
-    /// Whether it was told to [keep to plain calls](Self::keep_to_plain_calls).
+    /// Whether this process was told to [keep to plain calls](Self::keep_to_plain_calls).
     #[must_use]
     pub fn keeps_to_plain_calls(&self) -> bool {
         IS_PLAIN.load(Relaxed)
@@ -215,7 +219,7 @@ const PIDFD_SELF: libc::c_int = -10_001;
 const _: () = assert!(size_of::<PageRange>() == size_of::<libc::iovec>());
 
 /// Decommits all ranges in one call. `None` if it was refused and nothing, or not everything, was
-/// done; doing it again does no harm. Measured on Linux 6.18, this takes a third of the time of
+/// done; to do it again does no harm. Measured on Linux 6.18, one call takes a third of the time of
 /// separate calls (`cargo bench -p hectare-pages --features os --bench calls`).
 fn advise_all(ranges: &[PageRange]) -> Option<usize> {
     if !CAN_ADVISE_ALL.load(Relaxed) {
@@ -286,7 +290,7 @@ unsafe impl PageSource for Os {
 
     unsafe fn populate(&self, start: NonNull<u8>, bytes: usize) {
         if CAN_POPULATE.load(Relaxed) {
-            // What is not populated comes at the first touch.
+            // What is not populated now comes at the first touch.
             let _ = each_ordinary(start, bytes, |start, bytes| {
                 // SAFETY: advice on the caller's own range changes no contents.
                 let status = unsafe { libc::madvise(start, bytes, libc::MADV_POPULATE_WRITE) };
@@ -307,7 +311,7 @@ unsafe impl PageSource for Os {
         if align <= bytes {
             return map_aligned(bytes, align, self.page_bytes(), true);
         }
-        // A mapping lengthened for the sake of alignment should be memory only in part.
+        // If a mapping is made longer for the sake of alignment, only part of it should be memory.
         reserve_and_commit(self, bytes, align)
     }
 
@@ -320,8 +324,8 @@ unsafe impl PageSource for Os {
         if hugetlb::touches(from, bytes) || hugetlb::touches(to, bytes) {
             return Err(SourceError::Unsupported);
         }
-        // From Linux 6.17 on several mappings move one by one, and if one is refused, those before it have moved.
-        // Before, they are refused.
+        // From Linux 6.17 on, several mappings move one by one; if one is refused, those before it
+        // have moved. Earlier kernels refuse several mappings.
         if !is_one_mapping(from, bytes) {
             return Err(SourceError::Unsupported);
         }
@@ -335,9 +339,9 @@ unsafe impl PageSource for Os {
             return Ok(());
         }
         // Some refusals (before Linux 6.17, beyond the limit on address space) come after `to` has
-        // been unmapped. In that case it is mapped anew; otherwise it still exists. What another
-        // thread of the program mapped there between the two calls cannot be told from it, since
-        // nothing says whose a mapping is.
+        // been unmapped. In that case it is mapped anew; otherwise it still exists. If another
+        // thread of the program mapped something there between the two calls, that cannot be
+        // distinguished, since nothing says whose a mapping is.
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         keep_errno(|| {
@@ -387,9 +391,9 @@ unsafe impl PageSource for Os {
         };
     }
 
-    /// The kernel does the comparing, by a futex call that moves none of the word's waiters to
-    /// another word if the word is zero. To the kernel an inaccessible word is an error, not a
-    /// fault.
+    /// The kernel does the comparing, in a futex call that moves waiters to another word if the
+    /// word is zero; here it is asked to move none. To the kernel an inaccessible word is an error,
+    /// not a fault.
     fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
         let operation = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
         let (word, none) = (start.as_ptr(), 0_usize);
@@ -436,8 +440,9 @@ impl System for Os {
         now_ns(libc::CLOCK_MONOTONIC)
     }
 
-    /// The wall's time where only plain calls may be made: a thread's own always asks the kernel, which a filter may not
-    /// allow, since most programs read the time without.
+    /// The wall's time if only plain calls may be made. The kernel is always asked for a thread's
+    /// own time, and a filter may not allow that, since most programs read the time without the
+    /// kernel.
     fn thread_us(&self) -> u64 {
         let plain = self.keeps_to_plain_calls();
         now_ns(if plain { libc::CLOCK_MONOTONIC } else { libc::CLOCK_THREAD_CPUTIME_ID }) / 1000
@@ -452,7 +457,7 @@ impl System for Os {
         // SAFETY: AT_RANDOM names 16 bytes that live as long as the process.
         let words = unsafe { bytes.cast::<[usize; 2]>().read_unaligned() };
         // The C library makes its stack and pointer guards from the same words. A value made of
-        // both, half as long, gives away neither.
+        // both words, half as long, gives away neither guard.
         words.into_iter().fold(0, |secret, word| {
             let mixed = (secret ^ word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (mixed >> 31)
@@ -467,7 +472,7 @@ impl System for Os {
         // SAFETY: zeros are a value of both.
         let (mut machine, mut limit): (libc::sysinfo, libc::rlimit) =
             unsafe { core::mem::zeroed() };
-        // By their numbers: the functions lie on pages of the C library that nothing else here brings.
+        // By number: the functions lie on pages of the C library that nothing else here touches.
         let machine_at = &raw mut machine;
         // SAFETY: a valid place for the answer.
         let is_told = keep_errno(|| unsafe { libc::syscall(libc::SYS_sysinfo, machine_at) }) == 0;
@@ -483,7 +488,8 @@ impl System for Os {
     }
 
     fn fatal(&self, line: &[u8]) -> ! {
-        // By its number, since `write` is a point of cancellation: a thread that is being cancelled would end there.
+        // By number, since `write` is a cancellation point: a thread that is being cancelled would
+        // end there.
         // SAFETY: the line is readable as long as it is said to be.
         unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, line.as_ptr(), line.len()) };
         // SAFETY: no preconditions.
@@ -623,7 +629,7 @@ mod tests {
             pages.expect("a number of pages") * page
         };
         let before_bytes = size_bytes();
-        // Of different lengths, so that they are misaligned differently before they are cut.
+        // The lengths differ, so that the ranges are misaligned differently before they are cut.
         let lengths: [usize; 16] = core::array::from_fn(|i| (1 + 10_007 * i) * page);
         let starts = lengths.map(|bytes| Os.reserve(bytes, GIB).expect("address space"));
         let more_bytes = size_bytes().saturating_sub(before_bytes);
@@ -670,7 +676,7 @@ mod tests {
         }
     }
 
-    /// And other ranges still go in one call.
+    /// Other ranges still go in one call.
     #[test]
     fn a_locked_range_ends_no_batches() {
         let page = Os.page_bytes();
@@ -731,7 +737,7 @@ mod tests {
         }
     }
 
-    /// All threads of a process draw the same; each process another.
+    /// All threads of a process draw the same number; each process draws another.
     #[test]
     fn a_secret_is_the_process_s_own() {
         const CHILD: &str = "HECTARE_TEST_SECRET";
@@ -777,7 +783,7 @@ mod tests {
     fn a_refused_move_changes_nothing() {
         let page = Os.page_bytes();
         let start = Os.get(3 * page, page).expect("memory");
-        // SAFETY: a range of this test's own; that they overlap is what the system refuses.
+        // SAFETY: a range of this test's own; the system refuses because they overlap.
         unsafe {
             start.write_bytes(9, 3 * page);
             let moved = Os.move_pages(start, start.add(page), 2 * page);
@@ -787,7 +793,7 @@ mod tests {
         }
     }
 
-    /// Linux 6.17 would move them one by one, until one is refused.
+    /// Linux 6.17 would move the mappings one by one, until one is refused.
     #[test]
     fn several_mappings_stay() {
         let page = Os.page_bytes();
@@ -831,11 +837,11 @@ mod tests {
         let system_ms = || now_ns(libc::CLOCK_MONOTONIC) / 1_000_000;
         let (before, told, after) = (system_ms(), Os.now_ms(), system_ms());
         assert!(told <= after, "{told} after {after}");
-        // It lags by a tick, which may be late where the machine is itself a program.
+        // The clock lags by a tick, which may be late if the machine is a virtual one.
         assert!(told + 10_000 >= before, "{told} before {before}");
     }
 
-    /// The limit is the whole process's; other tests use nothing near it.
+    /// The limit is that of the whole process; other tests use nothing near it.
     #[test]
     fn there_is_as_much_memory_as_the_machine_has_or_the_limit_allows() {
         let limit_to = |bytes: usize| {
@@ -856,7 +862,7 @@ mod tests {
             assert_eq!(unsafe { libc::sysinfo(&raw mut machine) }, 0);
             (machine.totalram + machine.totalswap) as usize * machine.mem_unit as usize
         };
-        // A machine may be given more, or less, at any time.
+        // A virtual machine may be given more memory, or less, at any time.
         let told = || loop {
             let (before, told, after) = (machine_bytes(), Os.memory_bytes(), machine_bytes());
             if before == after {
@@ -872,8 +878,8 @@ mod tests {
         assert_eq!(limited_bytes, few_bytes);
     }
 
-    /// How many threads sleep on a word: the kernel counts those that it moves from there, to the
-    /// same word.
+    /// How many threads sleep on a word. The kernel counts the threads that it moves from the word,
+    /// here to the same word.
     fn sleepers(word: &AtomicU32) -> libc::c_long {
         let operation = libc::FUTEX_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
         let (word, none, all) = (word.as_ptr(), 0_usize, i32::MAX);

@@ -1,12 +1,12 @@
 //! Restartable sequences: what the kernel and the C library offer.
 //!
-//! A thread registers an area with the kernel. There the kernel keeps the number of the CPU that
-//! the thread runs on, and the thread names the sequence it is in. A thread that is preempted,
-//! migrated or interrupted by a signal inside its sequence is sent to the sequence's abort handler.
-//! So a sequence that ends with one store is atomic against all threads on the same CPU, without an
-//! atomic instruction. (Desnoyers and Watson, Linux 4.18.) glibc registers each thread's area since
-//! version 2.35, at one offset from the thread pointer. (This is for x86-64. For other processors
-//! nobody has written the sequences, and this module reports that there are none.)
+//! A thread registers an area with the kernel. In it the kernel keeps the number of the CPU that
+//! the thread runs on, and the thread names the sequence that it is in. If a thread is preempted,
+//! migrated or interrupted by a signal inside its sequence, it is sent to the sequence's abort
+//! handler. So a sequence that ends with one store is atomic against all threads on the same CPU,
+//! without an atomic instruction. (Desnoyers and Watson, Linux 4.18.) Since version 2.35 glibc
+//! registers each thread's area, at one offset from the thread pointer. (This is for x86-64. For
+//! other processors nobody has written the sequences, and this module reports that there are none.)
 //!
 //! Another CPU's sequences are locked out in two steps: a store that they read tells them to leave,
 //! and [`restart_all`], or [`restart_on`] for that CPU, sends those that have already read the old
@@ -21,16 +21,16 @@ use crate::os::{Os, keep_errno};
 /// thread whose area is not registered.
 pub const CPU_ID_OFFSET: usize = 4;
 
-/// Where it names the sequence that the thread is in, in bytes.
+/// Where the area names the sequence that the thread is in, in bytes.
 pub const SEQUENCE_OFFSET: usize = 8;
 
 /// The four bytes before each abort handler, as glibc has told the kernel.
 pub const SIGNATURE: u32 = 0x5305_3053;
 
-/// The smallest area that has a CPU's number and the name of a sequence, in bytes.
+/// The smallest area that holds a CPU's number and the name of a sequence, in bytes.
 const MIN_AREA_BYTES: c_uint = 20;
 
-/// A constant of the C library; `None` where it has no such name: before glibc 2.35. (A link-time
+/// A constant of the C library; `None` before glibc 2.35, which has no such name. (A link-time
 /// reference, even a weak one, would keep this object from being loaded there.)
 fn constant<T: Copy>(name: &CStr) -> Option<T> {
     // SAFETY: a name that ends in 0; the first object that has it answers.
@@ -39,8 +39,8 @@ fn constant<T: Copy>(name: &CStr) -> Option<T> {
     unsafe { place.cast::<T>().as_ref() }.copied()
 }
 
-/// The area's offset from the thread pointer in bytes; `None` when the C library registers none,
-/// or the kernel refused it. May allocate.
+/// The area's offset from the thread pointer in bytes. `None` if the C library registers none, or
+/// the kernel refused it. May allocate.
 #[must_use]
 pub fn area_offset() -> Option<isize> {
     if cfg!(not(target_arch = "x86_64")) {
@@ -50,8 +50,9 @@ pub fn area_offset() -> Option<isize> {
     (area_bytes >= MIN_AREA_BYTES).then(|| constant(c"__rseq_offset"))?
 }
 
-/// The number of the CPU that this thread runs on; `None` if its area is not registered: it was
-/// started without the C library, or a tool that runs the program does not support this.
+/// The number of the CPU that this thread runs on. `None` if its area is not registered: the thread
+/// was started without the C library, or a tool that runs the program does not support restartable
+/// sequences.
 ///
 /// # Safety
 /// `area_offset` is what [`area_offset`] returned.
@@ -93,8 +94,8 @@ fn membarrier(command: c_int, flags: c_int, cpu: usize) -> bool {
     !Os.keeps_to_plain_calls() && keep_errno(call) == 0
 }
 
-/// Announces that the process will call [`restart_all`] or [`restart_on`]. `false` when the kernel
-/// does not support it (before 5.10) or must not be asked because of a sandbox
+/// Announces that the process will call [`restart_all`] or [`restart_on`]. `false` if the kernel
+/// does not support it (before 5.10), or must not be asked because of a sandbox
 /// ([`keep_to_plain_calls`](Os::keep_to_plain_calls)).
 pub fn announce_restarts() -> bool {
     if !ANNOUNCED.load(Relaxed) && membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ, 0, 0) {
@@ -103,9 +104,9 @@ pub fn announce_restarts() -> bool {
     ANNOUNCED.load(Relaxed)
 }
 
-/// Sends every thread of the process that is inside a sequence to its abort handler; a sequence
+/// Sends every thread of the process that is inside a sequence to its abort handler. A sequence
 /// that begins afterwards sees what this thread stored before. Takes some microseconds. `false`,
-/// with nothing guaranteed, when the kernel refuses or must not be asked.
+/// with nothing guaranteed, if the kernel refuses or must not be asked.
 #[must_use]
 pub fn restart_all() -> bool {
     membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, 0, 0)

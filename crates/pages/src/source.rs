@@ -46,19 +46,20 @@ pub unsafe trait PageSource {
     /// The size of a page in bytes: a power of two, the same for the life of the source.
     fn page_bytes(&self) -> usize;
 
-    /// Takes `bytes` of address space aligned to `align`, a power of two of at least a page. (For any other alignment a source
-    /// may refuse, panic, or give a range that is no multiple of it.)
-    /// Nothing in it may be touched before it is committed.
+    /// Takes `bytes` of address space aligned to `align`, a power of two of at least a page. (For
+    /// any other alignment a source may refuse, panic, or give a range that is no multiple of it.)
+    /// Nothing in the range may be touched before it is committed.
     ///
     /// # Errors
-    /// [`SourceError::Exhausted`] when there is no such range; [`SourceError::Unsupported`] for an alignment that is refused.
+    /// [`SourceError::Exhausted`] if there is no such range; [`SourceError::Unsupported`] if the
+    /// alignment is refused.
     fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError>;
 
-    /// Makes part of a reservation usable: it reads as zero. Any of it that was already committed
-    /// keeps its contents.
+    /// Makes part of a reservation usable: it reads as zero. Parts of it that were already
+    /// committed keep their contents.
     ///
     /// # Errors
-    /// [`SourceError::Exhausted`] when there is no memory for it.
+    /// [`SourceError::Exhausted`] if there is no memory for it.
     ///
     /// # Safety
     /// The range lies within one reservation of this source.
@@ -78,16 +79,16 @@ pub unsafe trait PageSource {
     /// Returns how many bytes were given back: fewer than asked for if some were refused.
     ///
     /// # Safety
-    /// As for [`decommit`](Self::decommit), for each of them.
+    /// As for [`decommit`](Self::decommit), for each range.
     unsafe fn decommit_all(&self, ranges: &[PageRange]) -> usize {
         // SAFETY: the caller's promise, passed on.
         let gone = |range: &&PageRange| unsafe { self.decommit(range.start, range.bytes) }.is_ok();
         ranges.iter().filter(gone).map(|range| range.bytes).sum()
     }
 
-    /// Says that a committed range is about to be written, so that a source which gives memory at
-    /// the first touch can give it now, which costs less than a fault for each page. Only advice:
-    /// contents are kept, and a source may do nothing.
+    /// Says that a committed range is about to be written. A source that gives memory at the first
+    /// touch can give it now, which costs less than a fault for each page. Only advice: contents
+    /// are kept, and a source may do nothing.
     ///
     /// # Safety
     /// The range is committed.
@@ -131,12 +132,13 @@ pub unsafe trait PageSource {
     }
 
     /// Takes a committed range back to the state before [`commit`](Self::commit): its memory is
-    /// given back, and touching it faults until it is committed again. So a stray access to what is
-    /// not in use is caught.
+    /// given back, and touching it faults until it is committed again. This catches stray accesses
+    /// to memory that is not in use.
     ///
     /// # Errors
-    /// [`SourceError::Unsupported`] (the default), or [`SourceError::Exhausted`] when the system
-    /// cannot keep track of one more range. The range then stays committed, its contents undefined.
+    /// [`SourceError::Unsupported`] (the default), or [`SourceError::Exhausted`] if the system
+    /// cannot keep track of one more range. The range then stays committed, but its contents are
+    /// undefined.
     ///
     /// # Safety
     /// The range is committed, and nothing in it is in use.
@@ -154,8 +156,8 @@ pub unsafe trait PageSource {
         let _ = (start, bytes, huge);
     }
 
-    /// Says whether the range belongs into a dump of the process: a debugger writes all that is mapped, also what is
-    /// merely reserved. Only advice: a source that is not dumped does nothing.
+    /// Says whether the range belongs into a dump of the process: a debugger writes all that is
+    /// mapped, even what is merely reserved. Only advice: a source that is not dumped does nothing.
     ///
     /// # Safety
     /// The range lies within one reservation of this source.
@@ -163,9 +165,9 @@ pub unsafe trait PageSource {
         let _ = (start, bytes, dumped);
     }
 
-    /// Whether the four bytes at `start`, a multiple of four, are all zero now. May be asked about
-    /// memory in use, which its owner may be writing to or may have made inaccessible. `None` (the
-    /// default) if that cannot be told.
+    /// Whether the four bytes at `start`, a multiple of four, are all zero now. The call may ask
+    /// about memory in use, to which its owner may be writing, or which its owner may have made
+    /// inaccessible. `None` (the default) if that cannot be told.
     fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
         let _ = start;
         None
@@ -179,8 +181,8 @@ pub unsafe trait PageSource {
         None
     }
 
-    /// Commits the range, for good, with memory that was set aside for this purpose: it is there
-    /// whatever else the system does, and none of it goes back before the process ends.
+    /// Commits the range, for good, with memory that was set aside for this purpose. That memory is
+    /// there whatever else the system does, and none of it goes back before the process ends.
     ///
     /// # Errors
     /// [`SourceError::Unsupported`] (the default) if there is no such memory,
@@ -196,10 +198,10 @@ pub unsafe trait PageSource {
     }
 }
 
-/// Takes memory from a source in two steps, reserving and committing it.
+/// Takes memory from a source in two steps: reserves it, and commits it.
 ///
 /// # Errors
-/// The source's; nothing stays reserved then.
+/// The source's. If one is returned, nothing stays reserved.
 pub(crate) fn reserve_and_commit(
     source: &(impl PageSource + ?Sized),
     bytes: usize,
@@ -300,7 +302,7 @@ mod tests {
     use super::*;
     use crate::notes::{Notes, place};
 
-    /// Each method once, by the calls of a program that does not know what its source is.
+    /// Calls each method once, as a program does that does not know what its source is.
     fn call_each(source: impl PageSource) {
         let (start, other) = (place(64), place(128));
         let range = PageRange { start, bytes: 16 };

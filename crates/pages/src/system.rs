@@ -1,4 +1,5 @@
-//! What a heap needs besides memory: a clock, the number of the CPU it runs on, a way to sleep.
+//! What a heap needs besides memory: a clock, the number of the CPU that it runs on, a way to
+//! sleep.
 
 use hectare_base::sync::Park;
 
@@ -6,8 +7,8 @@ use hectare_base::sync::Park;
 use crate::Failing;
 use crate::{Counted, PageSource};
 
-/// A [`PageSource`] with the other services of an operating system that an allocator uses, so
-/// that a test can stand in for all of them.
+/// A [`PageSource`] with the other services of an operating system that an allocator uses, so that
+/// a test can stand in for all of them.
 pub trait System: PageSource {
     /// How threads wait for a lock.
     type Park: Park;
@@ -19,19 +20,19 @@ pub trait System: PageSource {
     /// coarse (a few milliseconds).
     fn now_ms(&self) -> u64;
 
-    /// Nanoseconds of such a clock that is as fine as there is: a number that soon is another.
+    /// Nanoseconds of such a clock, as fine as there is: a number that soon changes.
     fn now_ns(&self) -> u64;
 
-    /// How long this thread has run, in microseconds: for measuring what takes some hundreds of
-    /// them, whoever else gets the CPU meanwhile.
+    /// How long this thread has run, in microseconds. For measuring what takes some hundreds of
+    /// microseconds, whoever else gets the CPU meanwhile.
     fn thread_us(&self) -> u64;
 
     /// A number that an attacker cannot guess, different in each process where the system can
     /// provide that.
     fn secret(&self) -> usize;
 
-    /// How much memory there can be for this process at most, in bytes, as far as is known: for tables whose size is to be
-    /// chosen once.
+    /// The most memory that there can be for this process, in bytes, as far as is known: for tables
+    /// whose size is chosen once.
     fn memory_bytes(&self) -> usize {
         usize::MAX
     }
@@ -40,7 +41,7 @@ pub trait System: PageSource {
     fn fatal(&self, line: &[u8]) -> !;
 }
 
-/// All of a system's services but its memory, as the source within has them.
+/// Passes all of a system's services but its memory on to the source within.
 macro_rules! passed_on {
     () => {
         type Park = S::Park;

@@ -1,19 +1,20 @@
-//! What the system refuses: a program that frees an object must not see it, nor lose memory by it.
+//! What the system refuses: a program that frees an object must neither notice a refusal nor lose
+//! memory by it.
 
 use std::mem::offset_of;
 
 use hectare_pages::{Os, PageSource, SourceError, System};
 
-/// Has each of two system calls of this thread refused with that error. Whether they are.
+/// Makes each of two system calls of this thread fail with that error. Returns whether they do.
 fn refuse(calls: [libc::c_long; 2], error: libc::c_int) -> bool {
     refuse_flagged(calls.map(|call| (call, None)), error)
 }
 
-/// As [`refuse`]; of a call with flags, only if its fourth argument has one of them.
+/// As [`refuse`], but a call with flags fails only if its fourth argument has one of them.
 fn refuse_flagged(calls: [(libc::c_long, Option<libc::c_int>); 2], error: libc::c_int) -> bool {
     let statement = |code, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let load = |place: usize| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, place as u32);
-    // If not, it goes on that many statements further.
+    // If not, goes on that many statements further.
     let only_if = |comparison, k, jf| libc::sock_filter {
         jf,
         ..statement(libc::BPF_JMP | comparison | libc::BPF_K, k)
@@ -61,7 +62,8 @@ fn a_refused_clock_leaves_errno_alone() {
     thread.join().unwrap();
 }
 
-/// So it is where a process has as many mappings as it may, and to unmap a part of one would make one more.
+/// A process meets this when it has as many mappings as it may: to unmap part of a mapping would
+/// make one more.
 #[test]
 fn what_cannot_be_unmapped_holds_no_memory() {
     const BYTES: usize = 1 << 20;
@@ -104,7 +106,7 @@ fn what_cannot_be_sealed_stays_committed() {
     thread.join().unwrap();
 }
 
-/// Where memory is short once, it may be plenty later.
+/// Memory that is short once may be plentiful later.
 #[test]
 fn pages_are_populated_again_after_a_refusal_for_lack_of_memory() {
     let page = Os.page_bytes();
@@ -133,7 +135,7 @@ fn pages_are_populated_again_after_a_refusal_for_lack_of_memory() {
     unsafe { Os.release(start, 2 * page) };
 }
 
-/// By some kernels `to` is unmapped before a move is refused; here nothing is mapped there before.
+/// Some kernels unmap `to` before they refuse a move; here nothing is mapped there before.
 #[test]
 fn where_nothing_could_be_moved_to_is_mapped_again_or_lost() {
     /// A hole so wide that what other threads map meanwhile does not reach its middle.
