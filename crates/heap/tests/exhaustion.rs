@@ -1,8 +1,8 @@
 //! Memory that runs out and comes back.
 //!
-//! Every call of the page source is refused once, alone and with all that follow, and commits are
-//! bounded as on a system without overcommit. A refused request returns null and changes nothing;
-//! when memory is back, requests succeed again and nothing is lost.
+//! Every call of the page source is refused once, alone and with all that follow; and commits are
+//! bounded as on a system without overcommit. A refused request returns null and changes nothing.
+//! When memory is back, requests succeed again and nothing is lost.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
 
@@ -14,7 +14,8 @@ use hectare::Seat;
 use hectare_check::{Driver, Limits, Operation, Random, Subject};
 use support::{Front, check_heap, check_released, new_heap, strict};
 
-/// Small enough that a heap soon needs more regions, steps and slabs: many calls of the source.
+/// Small enough that a heap soon needs more regions, steps and slabs, and so makes many calls of
+/// the source.
 const REGION_BYTES: usize = 2 << 20;
 const LIMITS: Limits =
     Limits { objects: 200, live_bytes: 16 << 20, max_bytes: 40 << 20, max_align: 1 << 20 };
@@ -63,8 +64,9 @@ fn every_call_of_the_source_may_be_refused() {
     assert!(refused > 0, "nothing was ever refused");
 }
 
-/// Fills a heap whose source commits no more than `bound_bytes` until it refuses `bytes`, sees
-/// that a refusal changes nothing, frees, and fills again: as many objects must fit as before.
+/// Fills a heap whose source commits no more than `bound_bytes` until the heap refuses `bytes`.
+/// Checks that a refusal changes nothing, frees, and fills again: as many objects must fit as
+/// before.
 fn fill_twice(bound_bytes: usize, bytes: usize) {
     let heap = new_heap(1 << 30);
     strict(&heap).bound(bound_bytes);
@@ -90,8 +92,8 @@ fn fill_twice(bound_bytes: usize, bytes: usize) {
         driver.verify_all();
         driver.free_all(&mut front);
     }
-    // A run lies at a multiple of its size rounded up to a power of two; the holes between two
-    // serve smaller requests only, so that up to half of the bound stays unused here.
+    // A run lies at a multiple of its size rounded up to a power of two. The holes between two runs
+    // serve smaller requests only, so up to half of the bound stays unused here.
     assert!(counts[0] * bytes * 2 >= bound_bytes - (4 << 20), "{} of {bytes} bytes", counts[0]);
     // Where a run lies depends on what lay there before, so the last few may not fit again.
     for again in &counts[1..] {
@@ -101,8 +103,8 @@ fn fill_twice(bound_bytes: usize, bytes: usize) {
     check_released(&heap);
 }
 
-/// What a thread has freed in slabs that are given up, and has not sent there yet, serves it before memory is out, and goes
-/// when memory is asked to go back.
+/// Objects that a thread has freed in given-up slabs, and has not sent there yet, serve the thread
+/// before memory is out, and go back when memory is asked to go back.
 #[test]
 fn what_departs_is_not_out_of_reach() {
     const BYTES: usize = 1024;
@@ -114,7 +116,7 @@ fn what_departs_is_not_out_of_reach() {
         objects.for_each(|object| unsafe { front.free(object) });
     };
     let mut objects: Vec<_> = (0..8000).map(|_| take(&mut front).expect("memory")).collect();
-    // Of each slab a third goes; when that has been so for a while the slabs are given up.
+    // A third of each slab goes. When that has been so for a while, the slabs are given up.
     let gone: Vec<_> = objects.iter().copied().step_by(3).collect();
     objects = objects.chunks(3).flat_map(|row| row[1..].to_vec()).collect();
     give(&mut front, &mut gone.into_iter());
@@ -145,8 +147,8 @@ fn what_departs_is_not_out_of_reach() {
     check_released(&heap);
 }
 
-/// What a thread has freed, and has on its lists or in the pools, one object in each slab, serves requests of all other
-/// sizes before memory is out.
+/// Objects that a thread has freed, one in each slab, and that lie on its lists or in the pools,
+/// serve requests of all other sizes before memory is out.
 #[test]
 fn what_lies_on_lists_is_not_out_of_reach() {
     for bytes in [80, 3000, 30_000, 40_000, 300_000, 4 << 20] {
@@ -175,7 +177,7 @@ fn what_lies_on_lists_is_not_out_of_reach() {
     }
 }
 
-/// What is to become shorter stays where it is if there is no memory to move it to.
+/// An object that is to become shorter stays where it is if there is no memory to move it to.
 #[test]
 fn no_object_is_too_long_where_memory_is_out() {
     for bytes in [1000, 30_000, 200_000, 40 << 20] {
@@ -205,7 +207,8 @@ fn a_bounded_source_gives_the_same_memory_again() {
     }
 }
 
-/// What one size has taken must serve another when it is free: memory is not lost to a class.
+/// The memory that one size has taken must serve another when it is free: no memory is lost to a
+/// class.
 #[test]
 fn a_bounded_source_serves_one_class_after_another() {
     let heap = new_heap(1 << 30);
@@ -226,14 +229,14 @@ fn a_bounded_source_serves_one_class_after_another() {
     check_released(&heap);
 }
 
-/// What lists, pools and caches left behind hold serves a thread without a cache, too.
+/// The objects in lists, pools and left caches serve a thread without a cache, too.
 #[test]
 fn what_lies_in_pools_serves_a_thread_without_a_cache() {
     let heap = new_heap(1 << 30);
     strict(&heap).bound(12 << 20);
     let mut front = Front::new(&heap);
     let mut objects: Vec<_> = std::iter::from_fn(|| NonNull::new(front.malloc(300))).collect();
-    // More than a slab: lists hold it.
+    // More than a slab, so that lists hold it.
     for object in objects.drain(1000..1300) {
         // SAFETY: an object just taken, and not used again.
         unsafe { front.free(object) };
@@ -244,7 +247,7 @@ fn what_lies_in_pools_serves_a_thread_without_a_cache() {
     assert!(!object.is_null(), "90 KB lie free");
 }
 
-/// Memory that is scarce for several threads: they lose nothing and deadlock nowhere.
+/// When memory is scarce for several threads, they lose nothing and deadlock nowhere.
 #[test]
 fn threads_share_a_bounded_source() {
     let heap = new_heap(1 << 30);
@@ -288,7 +291,7 @@ fn a_heap_grows_past_its_first_region() {
         assert!(driver.perform(&mut front, Operation::Malloc { bytes }), "a new region");
     }
     let stats = check_heap(&heap, driver.shadow().objects(), &[&front]);
-    // Each as long as all before.
+    // Each region is as long as all before it.
     assert!((5..8).contains(&stats.regions), "{} regions", stats.regions);
     for _ in 0..20_000 {
         driver.step(&mut front);

@@ -59,7 +59,7 @@ fn a_child_has_a_whole_heap_whatever_other_threads_did() {
             // SAFETY: this thread, or its original, called `before_fork`.
             unsafe { heap.after_fork() };
             if child == 0 {
-                // A lock that nobody can free would hang: the alarm ends such a child.
+                // A lock that nobody can release would hang; the alarm ends such a child.
                 // SAFETY: no preconditions.
                 unsafe { libc::alarm(20) };
                 let mut front = Front::new(&heap);
@@ -86,7 +86,7 @@ fn a_child_has_a_whole_heap_whatever_other_threads_did() {
     support::check_released(&heap);
 }
 
-/// Makes some runs and frees them, until the thread keeps such, if it may.
+/// Makes some runs and frees them, until the thread keeps runs, if it may.
 fn churn(front: &mut Front<'_, Source>) {
     for _ in 0..200 {
         let objects: [_; 24] = std::array::from_fn(|i| front.malloc(70_000 + i % 3 * 4096));
@@ -97,7 +97,7 @@ fn churn(front: &mut Front<'_, Source>) {
     }
 }
 
-/// What threads keep that the child does not have is not kept from those that it has.
+/// What was lent to threads that the child does not have, the child's own threads may keep.
 #[test]
 fn a_child_keeps_runs_whatever_other_threads_kept() {
     let heap = new_heap(256 << 20);

@@ -1,4 +1,4 @@
-//! The lists of the CPUs where it is hardest: threads that are preempted, moved to another CPU and
+//! The lists of the CPUs where it is hardest: threads are preempted, moved to another CPU and
 //! interrupted by signals in the midst of a sequence, while others take the lists away from them.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
@@ -40,7 +40,7 @@ fn allowed_cpus() -> libc::cpu_set_t {
 
 extern "C" fn on_signal(_: libc::c_int) {}
 
-/// Has a signal interrupt a thread of the process ten thousand times a second of processor time, or
+/// Makes a signal interrupt a thread of the process every `us` microseconds of processor time, or
 /// as often as the kernel's clock allows; 0: no more.
 fn interrupt_every(us: i64) {
     // SAFETY: a handler that does nothing, and a valid interval.
@@ -121,7 +121,7 @@ fn trouble(heap: &Heap<Source>, threads: usize, operations: u64) {
 
 fn sequences_under_preemption_migration_and_signals() {
     let heap = new_heap(256 << 20);
-    // Some eighty are, as a rule, in each.
+    // As a rule, some eighty sequences are aborted in each round.
     let mut rounds = 0..10;
     while heap.aborted_sequences() == 0 && rounds.next().is_some() {
         trouble(&heap, 8, soak_operations(200_000));
@@ -132,7 +132,8 @@ fn sequences_under_preemption_migration_and_signals() {
     check_released(&heap);
 }
 
-/// Each freed object that lies on a list of the CPU's, or comes to it in a batch, is looked at, the first ones too.
+/// Each freed object that lies on a list of the CPU, or comes to it in a batch, is checked,
+/// including the first ones.
 fn any_freed_object_that_was_written_to_is_seen() {
     const COUNT: usize = 40;
     for index in 0..COUNT {

@@ -1,4 +1,4 @@
-//! Buffers that grow by `realloc`: how often they move, and what they leave.
+//! Buffers that grow by `realloc`: how often they move, and what they leave behind.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
 
@@ -32,7 +32,8 @@ fn give(front: &mut Front<'_, Source>, objects: impl IntoIterator<Item = NonNull
     }
 }
 
-/// Whoever takes the memory behind a buffer at each step that it grows must not have it copied at each.
+/// If a thread takes the memory behind a buffer at each step of its growth, the buffer must not be
+/// copied at each step.
 #[test]
 fn a_buffer_that_grows_by_pages_is_seldom_copied() {
     const LEAST: usize = 64 << 10;
@@ -55,11 +56,12 @@ fn a_buffer_that_grows_by_pages_is_seldom_copied() {
     check_released(&heap);
 }
 
-/// A heap that grows by blocks leaves no unit out: one of which a few frames are taken comes as a whole.
+/// A heap that grows by blocks leaves no unit out: a unit of which a few frames are taken comes as
+/// a whole.
 #[test]
 fn what_a_program_takes_and_fills_follows_without_gaps() {
     for bytes in [40_000, 70_000, 100_000, 200_000] {
-        // On the system itself, since the tests' own has no huge pages.
+        // On the system itself, since the tests' own source has no huge pages.
         let heap = Box::new(Heap::new(Os, 512 << 20));
         let mut front = Front::new(&heap);
         let mut take_filled = |bytes| {
@@ -71,7 +73,7 @@ fn what_a_program_takes_and_fills_follows_without_gaps() {
         let blocks: Vec<_> = (0..32 * MIB / bytes).map(|_| take_filled(bytes)).collect();
         let places = || blocks.iter().map(|block| block.addr().get());
         let span = places().max().unwrap_or(0) + bytes - places().min().unwrap_or(0);
-        // Each may be an eighth longer, and one unit is begun.
+        // Each block may be an eighth longer, and one unit is begun.
         assert!(span < 36 * MIB + 2 * MIB, "{} KiB for blocks of {bytes}", span >> 10);
         for block in blocks {
             // SAFETY: a live block.
@@ -82,20 +84,21 @@ fn what_a_program_takes_and_fills_follows_without_gaps() {
     }
 }
 
-/// Panics unless runs begin without marks where the objects of `places` were, which have all been freed.
+/// Panics unless runs begin without marks at the `places` of objects that have all been freed.
 fn check_unmarked(front: &mut Front<'_, Source>, places: &HashSet<NonZero<usize>>) {
     let runs: Vec<_> = (0..50).map(|_| take(front, 40_000)).collect();
     let among: Vec<_> = runs.iter().filter(|run| places.contains(&run.addr())).collect();
     assert!(among.len() > 10, "{} runs where objects were", among.len());
     for run in among {
-        // SAFETY: within the run; the heap has written there.
+        // SAFETY: within the run, where the heap has written.
         assert_eq!(unsafe { run.cast::<usize>().add(1).read() }, 0, "{run:p}");
     }
     give(front, runs);
 }
 
-/// What is left of a free object's mark at a run's start would move along when the run grows, come back when it
-/// shrinks to an object there, and make of its free a double one.
+/// The rest of a free object's mark at a run's start would move along when the run grows, and come
+/// back when it shrinks to an object there. The free of that object would then seem to be a double
+/// one.
 #[test]
 fn a_run_begins_without_the_mark_of_an_object() {
     let heap = new_heap(64 << 20);
@@ -108,7 +111,7 @@ fn a_run_begins_without_the_mark_of_an_object() {
     check_released(&heap);
 }
 
-/// Nor where idle pages of a slab were to go, and the system has refused it.
+/// The same holds if idle pages of a slab were to go back, and the system has refused it.
 #[test]
 fn a_run_begins_without_a_mark_where_nothing_goes_back() {
     let heap = new_heap(64 << 20);
@@ -128,7 +131,7 @@ fn a_run_begins_without_a_mark_where_nothing_goes_back() {
     check_released(&heap);
 }
 
-/// A long buffer is not moved where what is free behind it is half dirty, half clean.
+/// A long buffer is not moved if the free memory behind it is half dirty, half clean.
 #[test]
 fn a_long_buffer_grows_by_what_is_free_behind_it() {
     let heap = new_heap(512 << 20);
@@ -145,7 +148,8 @@ fn a_long_buffer_grows_by_what_is_free_behind_it() {
     check_released(&heap);
 }
 
-/// Buffers of some mebibytes that grow and go, again and again, have the memory of those before them.
+/// Buffers of some mebibytes that grow and go, again and again, use the memory of those before
+/// them.
 #[test]
 fn buffers_that_grow_use_the_same_memory() {
     let heap = new_heap(512 << 20);
@@ -164,13 +168,14 @@ fn buffers_that_grow_use_the_same_memory() {
         let dirty_bytes = heap.stats().dirty_bytes;
         assert!((6 * MIB..=18 * MIB).contains(&dirty_bytes), "{dirty_bytes}");
     }
-    // Until what the first have left suffices, the next are laid beside it.
+    // Until the memory left by the first ones suffices, the next are laid beside it.
     assert_eq!(committed[5], committed[9], "{committed:?}");
     drop(front);
     check_released(&heap);
 }
 
-/// A buffer that must grow by little gets room; it keeps little of it when it is made to fit.
+/// A buffer that must grow by little gets room to grow. It keeps little of that room when it is
+/// made to fit.
 #[test]
 fn little_is_kept_beyond_what_is_asked_for() {
     let heap = new_heap(512 << 20);
@@ -191,7 +196,7 @@ fn little_is_kept_beyond_what_is_asked_for() {
     check_released(&heap);
 }
 
-/// Where memory is short a buffer grows to what was asked for, though there is no room beyond.
+/// If memory is short, a buffer grows to what was asked for, though there is no room beyond.
 #[test]
 fn a_buffer_grows_where_there_is_no_room_beyond() {
     let heap = new_heap(512 << 20);
@@ -211,7 +216,8 @@ fn a_buffer_grows_where_there_is_no_room_beyond() {
     check_released(&heap);
 }
 
-/// Buffers that grow in place to where memory has gone back, again and again, soon find it there.
+/// Buffers that grow in place, again and again, to where memory has gone back soon find memory
+/// there.
 #[test]
 fn what_growing_faults_anew_is_regretted() {
     let heap = new_heap(512 << 20);

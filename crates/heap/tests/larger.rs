@@ -1,4 +1,5 @@
-//! A request for which memory would have to come takes an object of a somewhat larger class, if one lies ready.
+//! A request for which memory would have to come takes an object of a somewhat larger class, if one
+//! lies ready.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
 
@@ -49,7 +50,7 @@ fn what_lies_ready_serves_somewhat_smaller_requests() {
     let pooled = heap.stats().classes[class.index()].pooled_objects;
     let ready = front.cached_objects(class) + pooled;
     assert!(pooled > 0 && ready > pooled, "{pooled} of {ready} in pools");
-    // The least class that they are half as large again as.
+    // The least class that the ready objects exceed by half.
     let objects: Vec<_> = (0..=ready).map(|_| take(&mut front, 1024)).collect();
     let (served, last) = objects.split_at(ready);
     assert!(served.iter().all(|&object| front.usable_bytes(object) == 1536));
@@ -64,7 +65,7 @@ fn what_a_request_has_of_its_own_serves_it_first() {
     let mut front = Front::new(&heap);
     leave(&mut front, 2, 1152);
     leave(&mut front, 8, 1536);
-    // Two of its list, and one of the page that came with these.
+    // Two objects of its list, and one of the page that came with them.
     let objects: Vec<_> = (0..3).map(|_| take(&mut front, 1152)).collect();
     assert!(objects.iter().all(|&object| front.usable_bytes(object) == 1152));
     end(&heap, front, objects);
@@ -99,7 +100,7 @@ fn in_a_heap_that_was_large_each_request_has_its_class() {
     let mut front = Front::new(&heap);
     let objects: Vec<_> = (0..(16 << 20) / 4096).map(|_| take(&mut front, 4096)).collect();
     leave(&mut front, 4, 1536);
-    // Half stays, so that there may be many requests of the kind.
+    // Half of the objects stay, so that there may be many requests of the kind.
     let (stay, go) = objects.split_at(objects.len() / 2);
     for &object in go {
         // SAFETY: each of them once.

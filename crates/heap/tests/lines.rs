@@ -1,5 +1,5 @@
-//! Cache lines in which objects of several threads lie: that a program makes such neighbours once
-//! does not make them neighbours for ever.
+//! Cache lines that contain objects of several threads. If a program makes such neighbours once,
+//! they must not stay neighbours for ever.
 //!
 //! A thread pretends to run on the CPU that a test names, as in `reuse.rs`.
 
@@ -37,8 +37,9 @@ fn lines(object: NonNull<u8>, bytes: usize) -> impl Iterator<Item = usize> {
     start / LINE_BYTES..=(start + bytes - 1) / LINE_BYTES
 }
 
-/// Has `maker` make as many objects for each of `takers`, one for each in turn. Each frees its own and
-/// takes one, which must not lie in a line of any object so made, nor in that of another taker's.
+/// Makes `maker` make as many objects for each of `takers`, one for each in turn. Each taker frees
+/// its own objects and takes one. That one must not lie in a line of any object so made, nor in a
+/// line of another taker's object.
 fn deal<'a>(
     maker: &mut Front<'a, Source>,
     takers: &mut [Front<'a, Source>],
@@ -84,7 +85,7 @@ fn what_another_made_is_not_what_comes_next() {
     }
 }
 
-/// Checks a heap of which two fronts hold all that is out.
+/// Checks a heap all of whose objects outside slabs are held by two fronts.
 fn check_two<'a>(heap: &'a Heap<Source>, fronts: [Front<'a, Source>; 2]) {
     pretend_cpu(None);
     let [a, b] = &fronts;
@@ -103,8 +104,8 @@ fn boundaries(owned: &[Vec<NonNull<u8>>]) -> usize {
     by_address.windows(2).filter(|pair| pair[0].1 != pair[1].1).count()
 }
 
-/// A processor that goes through its own objects in a row fetches ahead what lies behind them: so the fewer places there are
-/// where another's begin, the better.
+/// A processor that goes through its own objects in a row prefetches what lies behind them. So
+/// there should be few places where another processor's objects begin.
 #[test]
 fn two_cpus_that_allocate_side_by_side_have_few_neighbours() {
     const BYTES: usize = 64;
@@ -130,8 +131,8 @@ fn two_cpus_that_allocate_side_by_side_have_few_neighbours() {
     check_two(&heap, fronts);
 }
 
-/// Two fronts, an object of each, and `count` objects that the first made on CPU 0: each of so many, `apart`, and the
-/// others.
+/// Two fronts, an object of each, and `count` objects that the first front made on CPU 0: each
+/// `apart`th of them, and the others.
 #[allow(clippy::type_complexity, reason = "told by the names where it is called")]
 fn two_of_which_one_made(
     heap: &Heap<Source>,
@@ -149,7 +150,7 @@ fn two_of_which_one_made(
     (fronts, first, made)
 }
 
-/// What one CPU's slabs have free serves others before the heap grows far.
+/// The free objects in one CPU's slabs serve other CPUs before the heap grows far.
 #[test]
 fn what_one_cpu_leaves_serves_another() {
     const BYTES: usize = 64;
@@ -167,7 +168,8 @@ fn what_one_cpu_leaves_serves_another() {
     check_two(&heap, fronts);
 }
 
-/// However little it is, unless so much is taken in a short time that the CPUs would get into each other's way.
+/// However few they are, unless so much is taken in a short time that the CPUs would get into each
+/// other's way.
 #[test]
 fn little_that_one_cpu_has_left_serves_another_that_takes_slowly() {
     const BYTES: usize = 64;
@@ -177,9 +179,9 @@ fn little_that_one_cpu_has_left_serves_another_that_takes_slowly() {
         let (mut fronts, first, [freed, kept]) = two_of_which_one_made(&heap, COUNT, BYTES, 50);
         let count = freed.len();
         give(&mut fronts[0], freed);
-        // Into their slabs, of which each has a fiftieth free.
+        // Into their slabs, each of which has a fiftieth free.
         fronts[0].trim();
-        // Each list may bring a batch, and the slab that is in use has a rest.
+        // Each list may bring a batch, and the slab in use has a rest.
         let slabs = || heap.stats().slab_bytes.div_ceil(64 << 10);
         let before = slabs();
         pretend_cpu(Some(1));
@@ -198,7 +200,7 @@ fn little_that_one_cpu_has_left_serves_another_that_takes_slowly() {
     }
 }
 
-/// However little it is, where no memory is left.
+/// However few they are, if no memory is left.
 #[test]
 fn the_last_that_one_cpu_has_left_serves_another() {
     const BYTES: usize = 64;
@@ -206,7 +208,7 @@ fn the_last_that_one_cpu_has_left_serves_another() {
     let heap = new_heap(64 << 20);
     let (mut fronts, first, [freed, kept]) = two_of_which_one_made(&heap, COUNT, BYTES, 200);
     give(&mut fronts[0], freed.iter().copied());
-    // Into their slabs, of which each has a hundredth free.
+    // Into their slabs, each of which has a hundredth free.
     fronts[0].trim();
     strict(&heap).bound(strict(&heap).committed_bytes());
     pretend_cpu(Some(1));
@@ -223,14 +225,14 @@ fn nor_for_who_has_the_lists_of_a_thread_that_has_ended() {
     for bytes in SIZES {
         let heap = new_heap(64 << 20);
         let mut maker = Front::new(&heap);
-        // Pools come into use, and so there are places for caches that are left.
+        // Pools come into use, so there are places for left caches.
         for cpu in 0..2 {
             pretend_cpu(Some(cpu));
             let objects: Vec<_> = (0..5000).map(|_| take(&mut maker, 1024)).collect();
             give(&mut maker, objects);
         }
         for generation in 0..10 {
-            // As many as there are CPUs: so many caches are left.
+            // As many caches are left as there are CPUs.
             let mut takers = [Front::new(&heap), Front::new(&heap)];
             deal(&mut maker, &mut takers, 1, bytes);
             assert!(generation == 0 || takers[0].cached_objects(ClassId::for_bytes(bytes)) > 1);
@@ -240,8 +242,8 @@ fn nor_for_who_has_the_lists_of_a_thread_that_has_ended() {
     }
 }
 
-/// Who only frees keeps two batches at most, and what is beyond reaches others without a new slab. After so
-/// much its list is as any.
+/// A thread that only frees keeps two batches at most. The rest reaches others without a new slab.
+/// After it has freed that much, its list is like any other.
 #[test]
 fn who_only_frees_hands_on() {
     for bytes in SIZES {
@@ -270,7 +272,7 @@ fn who_only_frees_hands_on() {
     }
 }
 
-/// What lies aside is used when there is nothing else.
+/// Objects that were laid aside are used when there is nothing else.
 #[test]
 fn what_lies_aside_is_not_lost() {
     let heap = new_heap(64 << 20);

@@ -1,4 +1,4 @@
-//! What a program does wrong with a pointer ends it with one line that says what.
+//! If a program misuses a pointer, it ends with one line that says what was wrong.
 //!
 //! Each case runs in a forked child, whose standard error comes back through a pipe.
 
@@ -44,7 +44,8 @@ fn double_frees() {
     }
 }
 
-/// A run that its thread keeps; it is written to, since nothing that is known of it lies in it.
+/// A run that its thread keeps. The test writes to it, since nothing that the heap knows of the run
+/// lies in it.
 fn kept_run(front: &mut Front<'_, Source>) -> NonNull<u8> {
     let run = loop {
         let run = object(front, 100_000);
@@ -185,8 +186,8 @@ fn a_freed_object_that_was_written_to() {
     assert_line(&line, "malloc", "corrupted free list");
 }
 
-/// Frees `count` objects of `bytes`, has `misuse` write to one amid them as it likes, and has the list go to its slabs: two one
-/// by one, twenty by words of their slab's bits.
+/// Frees `count` objects of `bytes`, lets `misuse` write to one amid them, and makes the list go to
+/// its slabs: two objects go one by one, twenty by words of their slab's bits.
 fn returned_list(
     bytes: usize,
     count: usize,
@@ -205,7 +206,7 @@ fn returned_list(
     })
 }
 
-/// Each would be free as soon as the list is in its slabs.
+/// Each object would be free as soon as the list is in its slabs.
 #[test]
 fn a_link_to_a_live_object() {
     for (bytes, count) in [(16, 2), (64, 2), (1000, 2), (4096, 2), (16, 20), (64, 20)] {
@@ -220,13 +221,13 @@ fn a_link_to_a_live_object() {
     }
 }
 
-/// It would go into a slab of another class, by the lock of its own.
+/// The object would go into a slab of another class, under the lock of its own class.
 #[test]
 fn a_link_to_a_free_object_of_another_class() {
     let line = aborts(|front| {
         let heap = front.heap;
         let mut ended = Front::new(heap);
-        // Of twice the size, so that each begins where one of this class might.
+        // Of twice the size, so that each object begins where one of this class might.
         let other = object(front, 128);
         let freed = object(&mut ended, 64);
         // SAFETY: none for the write: that is the test.
@@ -242,14 +243,14 @@ fn a_link_to_a_free_object_of_another_class() {
     assert_line(&line, "free", "corrupted free list");
 }
 
-/// It bears its mark still, and lies in a slab of the class.
+/// The object still bears its mark, and lies in a slab of the class.
 #[test]
 fn a_link_to_an_object_that_is_in_its_slab() {
     for count in [2, 20] {
         let line = aborts(|front| {
             let heap = front.heap;
             let mut ended = [Front::new(heap), Front::new(heap)];
-            // So that the slab, and its page, stay.
+            // So that the slab, and with it the page, stays.
             object(front, 64);
             let freed = ended.each_mut().map(|ended| {
                 let take = |_| object(ended, 64);
@@ -285,7 +286,7 @@ fn a_returned_object_that_lost_its_mark() {
 /// The heap of a child whose handler forks.
 static FORKED: AtomicPtr<Heap<Source>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Does what a fork does to the heap. (Crash handlers start a debugger.)
+/// Does to the heap what a fork does. (Crash handlers start a debugger.)
 extern "C" fn fork_at_the_end(_signal: libc::c_int) {
     // SAFETY: the child's heap, which lives as long as the child.
     let heap = unsafe { FORKED.load(Relaxed).as_ref() }.expect("a heap");

@@ -1,5 +1,5 @@
-//! Who frees is not who allocated, threads end, sizes change: memory is used again all the same.
-//!
+//! The freeing thread is not the allocating one, threads end, sizes change: memory is used again
+//! all the same.
 //! A thread pretends to run on the CPU that a test names, so that the ways between the pools are
 //! the same on every machine.
 
@@ -32,7 +32,7 @@ fn give(front: &mut Front<'_, Source>, objects: impl IntoIterator<Item = NonNull
     }
 }
 
-/// What the heap holds of memory: in use, in pools and slabs, and dirty.
+/// How much memory the heap holds: in use, in pools and slabs, and dirty.
 fn held_bytes(heap: &Heap<Source>) -> usize {
     let stats = heap.stats();
     stats.slab_bytes + stats.run_bytes + stats.huge_bytes + stats.dirty_bytes
@@ -114,7 +114,8 @@ fn a_one_way_flow_by_lists_of_cpus_keeps_the_footprint_flat() {
     flows_one_way("lists of CPUs", |heap| Front::by_cpu(heap).expect("sequences"));
 }
 
-/// A consumer that never allocates: what it frees reaches the producer without a new slab.
+/// A consumer that never allocates: the objects that it frees reach the producer without a new
+/// slab.
 fn a_pool_borrows_from_another() {
     let heap = new_heap(64 << 20);
     let mut producer = Front::new(&heap);
@@ -134,8 +135,8 @@ fn a_pool_borrows_from_another() {
     check_released(&heap);
 }
 
-/// Two CPUs whose threads allocate and free in turn, each for itself: what one has freed it finds
-/// again, whatever the other asks for in the meantime.
+/// Two CPUs whose threads allocate and free in turn, each for itself. A thread finds again what it
+/// has freed, whatever the other asks for in the meantime.
 fn a_pool_keeps_what_its_cpu_needs_again() {
     let heap = new_heap(64 << 20);
     let mut fronts = [Front::new(&heap), Front::new(&heap)];
@@ -159,7 +160,7 @@ fn a_pool_keeps_what_its_cpu_needs_again() {
     check_released(&heap);
 }
 
-/// Memory of one class is used by another when the first no longer needs it.
+/// The memory of one class is used by another when the first no longer needs it.
 fn a_starved_class_gets_what_another_has_left() {
     let heap = new_heap(256 << 20);
     let mut front = Front::new(&heap);
@@ -179,8 +180,9 @@ fn a_starved_class_gets_what_another_has_left() {
     check_released(&heap);
 }
 
-/// A program that goes from one size to the next, whose objects go in another order than they came: what its thread's
-/// list and the pools still have of one size does not keep those slabs from the others.
+/// A program goes from one size to the next, and its objects go in another order than they came.
+/// Objects of one size that its thread's list and the pools still have do not keep the slabs from
+/// the other sizes.
 fn classes_in_turn_use_the_same_memory() {
     const LIVE_BYTES: usize = 2 << 20;
     let heap = new_heap(256 << 20);
@@ -192,7 +194,7 @@ fn classes_in_turn_use_the_same_memory() {
         let count = (LIVE_BYTES / bytes).min(20_000);
         let objects: Vec<_> = (0..count).map(|_| take(&mut front, bytes)).collect();
         held.push(held_bytes(&heap));
-        // A prime that divides no such count.
+        // A prime that divides none of the counts.
         give(&mut front, (0..count).map(|i| objects[i * 7919 % count]));
     }
     show("2 MiB of each class in turn", LIVE_BYTES, &held);
@@ -203,7 +205,7 @@ fn classes_in_turn_use_the_same_memory() {
     check_released(&heap);
 }
 
-/// Where the system gives no more, a class is served from what lies in the pools of others.
+/// If the system gives no more memory, a class is served from what lies in the pools of others.
 fn a_starved_class_empties_the_pools_of_others() {
     let heap = new_heap(256 << 20);
     let mut front = Front::new(&heap);
@@ -237,8 +239,8 @@ fn a_starved_class_empties_the_pools_of_others() {
     check_released(&heap);
 }
 
-/// A thread that ends leaves its lists to the next, one thread for each CPU; the others' objects go
-/// where all can have them.
+/// A thread that ends leaves its lists to the next, one thread for each CPU. The other threads'
+/// objects go where all can have them.
 fn the_next_thread_has_the_lists_of_the_last() {
     let heap = new_heap(256 << 20);
     let class = ClassId::for_bytes(64);
@@ -272,9 +274,10 @@ fn the_next_thread_has_the_lists_of_the_last() {
     check_released(&heap);
 }
 
-/// What a thread's cache and its objects hold is used again when the thread is gone.
+/// The memory of a thread's cache and of its objects is used again when the thread is gone.
 fn a_dead_threads_memory_is_used_again() {
-    // Beyond 2 MiB of slabs, where blocks of a huge page begin: one such more would hide what is looked for.
+    // Beyond 2 MiB of slabs, where blocks of a huge page begin: one more block would hide what the
+    // test looks for.
     const OBJECTS: usize = 24_000;
     let heap = new_heap(256 << 20);
     let mut held = Vec::new();
@@ -290,7 +293,7 @@ fn a_dead_threads_memory_is_used_again() {
             });
             dying.join().expect("the thread")
         });
-        // Its objects outlive it, and another thread frees them.
+        // The thread's objects outlive it, and another thread frees them.
         pretend_cpu(Some((generation + 1) % 4));
         let mut heir = Front::new(&heap);
         give(&mut heir, left.0);
@@ -304,7 +307,8 @@ fn a_dead_threads_memory_is_used_again() {
         &held,
     );
     assert!(held[49] <= held[5] + (2 << 20), "{held:?}");
-    // Four CPUs' pools with the stocks of five classes, and the caches of two threads, in chunks of 64 KiB.
+    // Four CPUs' pools with the stocks of five classes, and the caches of two threads, in chunks of
+    // 64 KiB.
     let metadata = heap.stats().metadata_bytes;
     assert!(metadata <= 256 << 10, "{metadata} bytes for caches: dead threads' are not reused");
     check_heap(&heap, [], &[]);
@@ -332,22 +336,24 @@ fn a_peak_goes_back_to_the_system() {
     check_released(&heap);
 }
 
-/// However much lies idle, no call takes long: each gives back a part of it, and all that is due goes in some tens.
+/// However much lies idle, no call takes long: each gives back a part of it, and after some tens of
+/// calls all that is due has gone.
 fn what_lies_idle_goes_part_by_part() {
     const STEP_BYTES: usize = 16 << 20;
-    // Of those that go to the backend at once, and of those that the thread keeps.
+    // First runs that go to the backend when freed, then runs that the thread keeps.
     for later_bytes in [1_200_000, 100_000] {
         let heap = new_heap(4 << 30);
         let mut front = Front::new(&heap);
         let objects: Vec<_> = (0..(1 << 30) / 40_000).map(|_| take(&mut front, 40_000)).collect();
-        // What lies between those that are kept serves none that is longer.
+        // The memory between the runs that stay serves no longer run.
         give(&mut front, objects.iter().copied().skip(1).step_by(2));
         let mut dirty = heap.stats().dirty_bytes;
         for second in 1..=6 {
             strict(&heap).pass_ms(1000);
             for _ in 0..=80 {
                 let mut object = None;
-                // For want of room; for what is due by time, what is too much, and the rest of what is due.
+                // A malloc gives back for want of room; a free what is due by time, what is too
+                // much, and the rest of what is due.
                 for (call, steps) in [("malloc", 1), ("free", 3)] {
                     let before = dirty;
                     match object {
@@ -372,7 +378,7 @@ fn what_lies_idle_goes_part_by_part() {
     }
 }
 
-/// Nor does a look for holes in slabs take long: what is left of it follows at the next calls.
+/// A look for holes in slabs does not take long, either: the rest of it follows at the next calls.
 fn a_look_goes_part_by_part() {
     const BYTES: usize = 64;
     const MOST_BYTES: usize = 40 << 20;
@@ -398,7 +404,7 @@ fn a_look_goes_part_by_part() {
     check_released(&heap);
 }
 
-/// What a thread keeps of freed runs is bounded, goes by time, and goes with the thread.
+/// The freed runs that a thread keeps are bounded, go by time, and go with the thread.
 fn a_thread_keeps_few_runs_and_not_for_long() {
     let heap = new_heap(512 << 20);
     let mut front = Front::new(&heap);
@@ -410,7 +416,7 @@ fn a_thread_keeps_few_runs_and_not_for_long() {
         }
     }
     assert!(front.cached_run_bytes() >= 1 << 20, "{}", front.cached_run_bytes());
-    // An idle half-life of one length in use: of the others half goes each time.
+    // An idle half-life, during which one length is in use: half of the other runs goes each time.
     for _ in 0..8 {
         support::strict(&heap).pass_ms(1000);
         for _ in 0..=64 {
@@ -424,7 +430,8 @@ fn a_thread_keeps_few_runs_and_not_for_long() {
     check_released(&heap);
 }
 
-/// Threads may keep so much together: what one no longer needs another may, and no more.
+/// All threads may keep only so much together. What one thread no longer needs another may keep,
+/// and no more.
 fn what_a_thread_keeps_no_longer_another_may() {
     let churn = |front: &mut Front<'_, Source>| {
         for _ in 0..200 {
@@ -453,13 +460,13 @@ fn what_a_thread_keeps_no_longer_another_may() {
     check_released(&heap);
 }
 
-/// Where a thread may keep but one run, that of another length goes to make room, and is missed.
+/// If a thread may keep only one run, that of another length goes to make room, and is missed.
 fn a_run_makes_room_and_is_missed() {
     const LONG: usize = 18 * 4096;
     const SHORT: usize = 14 * 4096;
     let heap = new_heap(512 << 20);
     let mut front = Front::new(&heap);
-    // So many must have gone that a thread may keep any.
+    // A thread may keep runs only once this many have gone.
     for _ in 0..1000 {
         let pair = [take(&mut front, LONG), take(&mut front, LONG)];
         give(&mut front, pair);
@@ -476,8 +483,9 @@ fn a_run_makes_room_and_is_missed() {
     check_released(&heap);
 }
 
-/// A huge block goes back when it is freed, unless one like it was asked for again after that; and
-/// what lies ready goes when nobody asks for it, when others take as much, or when memory is out.
+/// A huge block goes back when it is freed, unless one like it was asked for again after an earlier
+/// free. A kept block goes when nobody asks for it, when others take as much, or when memory is
+/// out.
 fn a_huge_block_that_comes_and_goes_lies_ready() {
     const HUGE: usize = 40 << 20;
     let heap = new_heap(16 << 20);
@@ -523,8 +531,8 @@ fn a_huge_block_that_comes_and_goes_lies_ready() {
     check_released(&heap);
 }
 
-/// Where the region is long, an object as long as huge ones lies in it: the first goes when it is freed, whatever
-/// is in use beside it, a second leaves its memory to whoever asks.
+/// If the region is long, objects as long as huge ones lie in it. The first goes back when it is
+/// freed, whatever is in use beside it. A second leaves its memory to whoever asks.
 fn a_long_object_leaves_its_memory_to_others() {
     const LONG: usize = 40 << 20;
     let heap = new_heap(4 << 30);
@@ -547,8 +555,8 @@ fn a_long_object_leaves_its_memory_to_others() {
     check_released(&heap);
 }
 
-/// A program that has shrunk goes on for hours, its objects changing places one by one: what it freed
-/// must not stay where it was for the sake of them.
+/// A program that has shrunk goes on for hours, and its objects change places one by one. The
+/// memory that it freed must not stay for the sake of those objects.
 fn holes_are_gathered_while_a_program_goes_on() {
     const BYTES: usize = 500;
     let heap = new_heap(256 << 20);
@@ -579,9 +587,9 @@ fn holes_are_gathered_while_a_program_goes_on() {
     check_released(&heap);
 }
 
-/// A program that frees most of what it has: while it is about it nothing goes page by page, since slabs may
-/// soon go as a whole; once some milliseconds have passed, what the rest has kept goes. Once hardly
-/// anything is left there is no waiting.
+/// A program frees most of what it has. While it does so, nothing goes page by page, since slabs
+/// may soon go as a whole. Once some milliseconds have passed, the memory kept by the remaining
+/// objects goes. Once hardly anything is left, there is no waiting.
 fn emptying_settles_first() {
     const BYTES: usize = 200;
     const OBJECTS: usize = 400_000;
@@ -610,8 +618,8 @@ fn emptying_settles_first() {
     check_released(&heap);
 }
 
-/// A program that frees most of what lies in slabs that are given up, and does nothing else: what the rest keeps from being
-/// empty goes all the same.
+/// A program frees most of what lies in given-up slabs, and does nothing else. The remaining
+/// objects keep those slabs from being empty, but the freed memory in them goes all the same.
 fn departs_without_holes(new_front: Seating) {
     const BYTES: usize = 1024;
     const OBJECTS: usize = 60_000;
@@ -619,7 +627,7 @@ fn departs_without_holes(new_front: Seating) {
     let mut front = new_front(&heap);
     let objects: Vec<_> = (0..OBJECTS).map(|_| take(&mut front, BYTES)).collect();
     give(&mut front, objects.iter().copied().step_by(3));
-    // When that has been so for a while the slabs are given up.
+    // When that has been so for a while, the slabs are given up.
     for _ in 0..400 {
         strict(&heap).pass_ms(4);
         let others: Vec<_> = (0..500).map(|_| take(&mut front, 64)).collect();
@@ -649,8 +657,8 @@ fn what_departs_by_no_list_leaves_no_holes() {
     departs_without_holes(|heap| Front::by_cpu(heap).expect("sequences"));
 }
 
-/// Live memory swings, and the same slabs fill again each time: pages that go at each swing come back for
-/// nothing, so they stay. When the swings end, they go.
+/// Live memory swings, and the same slabs fill again each time. Pages that went at each swing would
+/// only come back, so they stay. When the swings end, they go.
 fn a_swing_keeps_its_pages() {
     const BYTES: usize = 200;
     let heap = new_heap(256 << 20);
@@ -661,7 +669,7 @@ fn a_swing_keeps_its_pages() {
         let before = strict(&heap).decommitted_bytes();
         let objects: Vec<_> = (0..60_000).map(|_| take(&mut front, BYTES)).collect();
         give(&mut front, kept);
-        // Some stay until the next time, so that few slabs are empty.
+        // Some objects stay until the next time, so that few slabs are empty.
         kept = objects.iter().copied().step_by(40).collect();
         give(&mut front, objects.chunks(40).flat_map(|chunk| chunk[1..].iter().copied()));
         strict(&heap).pass_ms(10);
@@ -681,7 +689,8 @@ fn a_swing_keeps_its_pages() {
     check_released(&heap);
 }
 
-/// What the system refuses to take back is offered again when more lies there, not at each free.
+/// Memory that the system refuses to take back is offered again when more lies there, not at each
+/// free.
 fn what_is_refused_is_offered_seldom() {
     const RUN_BYTES: usize = 100_000;
     const RUNS: usize = 1000;
@@ -689,7 +698,7 @@ fn what_is_refused_is_offered_seldom() {
     let mut front = Front::new(&heap);
     let runs: Vec<_> = (0..RUNS).map(|_| take(&mut front, RUN_BYTES)).collect();
     strict(&heap).refuse_decommits();
-    // Every other one first: each lies by itself.
+    // Every other run first, so that each lies by itself.
     let (first, then) = (runs.iter().step_by(2), runs.iter().skip(1).step_by(2));
     give(&mut front, first.chain(then).copied());
     let refused = strict(&heap).refuse_decommits();
@@ -715,7 +724,8 @@ fn what_is_refused_is_offered_seldom_to_a_heap_that_grows() {
     drop(front);
 }
 
-/// What a heap with much headroom spared goes once it has little, though nothing was given back by the frees before.
+/// Memory that a heap with much headroom spared goes once it has little, though no free gave
+/// anything back before.
 fn what_was_spared_goes_when_headroom_shrinks() {
     const RUN_BYTES: usize = 100_000;
     const RUNS: usize = 4000;
@@ -732,7 +742,8 @@ fn what_was_spared_goes_when_headroom_shrinks() {
     drop(front);
 }
 
-/// What lies ready since it was asked for again goes, once it is not, though lists and pools serve all calls.
+/// A block that lies ready since it was asked for again goes once it is no longer asked for, though
+/// lists and pools serve all calls.
 fn what_lies_ready_goes_while_lists_serve() {
     const HUGE: usize = 40 << 20;
     let heap = new_heap(16 << 20);
@@ -752,12 +763,13 @@ fn what_lies_ready_goes_while_lists_serve() {
     check_released(&heap);
 }
 
-/// Where what is live swings by 25 MB within a tenth of a second, the heap holds it after some swings, in slabs that become empty
-/// or not; once it no longer does it goes.
+/// If live memory swings by 25 MB within a tenth of a second, the heap holds that memory after some
+/// swings, whether slabs become empty or not. Once it no longer swings, the memory goes.
 fn what_swings_stays_until_it_no_longer_does() {
     const BYTES: usize = 640;
     const SWING_BYTES: usize = 40_000 * BYTES;
-    // What is freed on one CPU and taken on another is no swing: on a busy machine a thread goes from one to the other.
+    // Objects freed on one CPU and taken on another are no swing: on a busy machine a thread goes
+    // from one to the other.
     pretend_cpu(Some(0));
     for order in ["as taken", "here and there"] {
         let heap = new_heap(512 << 20);

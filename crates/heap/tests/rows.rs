@@ -1,4 +1,5 @@
-//! Objects of one slab that are freed together, in the order of their addresses or nearly so, go back by words of its bits.
+//! Objects of one slab that are freed together, in order of address or nearly so, go back by words
+//! of the slab's bits.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
 
@@ -12,14 +13,14 @@ use support::{Front, Source, check_heap, check_released, new_heap};
 
 const SIZES: [usize; 8] = [16, 48, 64, 100, 250, 1000, 4000, 20_000];
 
-/// How the next objects to go are ordered.
+/// How the objects that go next are ordered.
 #[derive(Clone, Copy)]
 enum Order {
     Rising,
     Falling,
-    /// In pieces of up to so many, each in order, which is shuffled.
+    /// In pieces of up to this many objects, each in order; the pieces are shuffled.
     Pieces(usize),
-    /// Each so manieth stays.
+    /// One object in this many stays.
     Gaps(usize),
 }
 
@@ -31,7 +32,7 @@ fn take(front: &mut Front<'_, Source>, bytes: usize, tag: u64) -> Object {
     Object { start, bytes, usable_bytes: front.usable_bytes(start), align: 16, payload }
 }
 
-/// Takes those that go out of `live`, in their order.
+/// Removes the objects that go from `live`, and returns them in their order.
 fn leaving(live: &mut Vec<Object>, order: Order, random: &mut Random) -> Vec<Object> {
     live.sort_by_key(|object| object.start);
     let (mut gone, mut pieces) = (Vec::new(), Vec::new());

@@ -1,5 +1,6 @@
-//! What swings stays with the pools: a program that makes many objects and frees them all, over and over, finds
-//! them there. And it is idle memory all the same: it goes where it is needed, and in the end back to the system.
+//! Memory that swings stays with the pools: a program that makes many objects and frees them all,
+//! over and over, finds them there. It is still idle memory: it goes where it is needed, and in the
+//! end back to the system.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
 
@@ -12,9 +13,9 @@ use hectare_check::{Random, Subject};
 use support::system::pretend_cpu;
 use support::{Front, Source, check_heap, check_released, new_heap, strict};
 
-/// Of short batches, and of long ones.
+/// A size of short batches, and one of long batches.
 const SIZES: [usize; 2] = [64, 10_000];
-/// How much swings.
+/// How many bytes swing.
 const SWING_BYTES: usize = 2_560_000;
 
 fn take(front: &mut Front<'_, Source>, count: usize, bytes: usize) -> Vec<NonNull<u8>> {
@@ -34,12 +35,12 @@ fn give(front: &mut Front<'_, Source>, objects: Vec<NonNull<u8>>) {
     }
 }
 
-/// How much of the objects of `bytes`, which swing, lies in the pools.
+/// How many bytes of the swinging objects of `bytes` lie in the pools.
 fn pooled(heap: &Heap<Source>, bytes: usize) -> usize {
     heap.stats().classes[ClassId::for_bytes(bytes).index()].pooled_objects * bytes
 }
 
-/// A heap whose pools have taken a swing of objects of `bytes`, and its front.
+/// A heap whose pools have absorbed a swing of objects of `bytes`, and its front.
 fn swing<'a>(heap: &'a Heap<Source>, bytes: usize) -> Front<'a, Source> {
     pretend_cpu(Some(0));
     let mut front = Front::new(heap);
@@ -80,7 +81,7 @@ fn what_swings_stays_in_the_pool() {
     }
 }
 
-/// What another class or a long run needs comes from there before the heap grows.
+/// The memory that another class or a long run needs comes from the stocks before the heap grows.
 #[test]
 fn a_stock_goes_before_the_heap_grows() {
     for swinging in SIZES {
@@ -97,14 +98,14 @@ fn a_stock_goes_before_the_heap_grows() {
     }
 }
 
-/// Where the objects lie in rows, so that some slabs become empty, no more goes than is needed.
+/// If the objects lie in rows, so that some slabs become empty, no more goes than is needed.
 #[test]
 fn what_swings_stays_where_the_heap_grows_by_little() {
     const RUN_BYTES: usize = 64 << 10;
     for bytes in SIZES {
         let heap = new_heap(64 << 20);
         let mut front = swing(&heap, bytes);
-        // What lies ready is used up first.
+        // The heap first uses up the memory that lies ready.
         let ready = heap.stats().dirty_bytes / RUN_BYTES;
         let mut runs = take(&mut front, ready, RUN_BYTES);
         let before = pooled(&heap, bytes);
@@ -116,7 +117,8 @@ fn what_swings_stays_where_the_heap_grows_by_little() {
     }
 }
 
-/// Where they lie here and there, so that hardly a slab becomes empty, the heap grows after some of it has gone.
+/// If they lie scattered, so that hardly a slab becomes empty, the heap grows after some of the
+/// stock has gone.
 #[test]
 fn what_lies_here_and_there_goes_by_parts() {
     const BYTES: usize = 640;
@@ -134,7 +136,7 @@ fn what_lies_here_and_there_goes_by_parts() {
     }
     let before = pooled(&heap, BYTES);
     assert!(before > 9 * SWING_BYTES, "{before} bytes lie in pools");
-    // What lies ready is used up first.
+    // The heap first uses up the memory that lies ready.
     let mut runs = Vec::new();
     while pooled(&heap, BYTES) == before {
         runs.append(&mut take(&mut front, 1, RUN_BYTES));
@@ -145,7 +147,7 @@ fn what_lies_here_and_there_goes_by_parts() {
     ends(&heap, front);
 }
 
-/// What nobody needs any more goes back while the program goes on with something else.
+/// Objects that nobody needs any more go back while the program goes on with something else.
 #[test]
 fn a_stock_that_lies_idle_goes_back() {
     for bytes in SIZES {
@@ -164,7 +166,7 @@ fn a_stock_that_lies_idle_goes_back() {
     }
 }
 
-/// But not what is needed from time to time.
+/// But objects that are needed from time to time do not.
 #[test]
 fn looks_leave_what_swings() {
     for bytes in SIZES {
@@ -180,7 +182,7 @@ fn looks_leave_what_swings() {
     }
 }
 
-/// And of a swing that has become smaller, what is needed still.
+/// And of a swing that has become smaller, those stay that are still needed.
 #[test]
 fn looks_take_what_is_idle_alone() {
     for bytes in SIZES {
@@ -202,7 +204,7 @@ fn looks_take_what_is_idle_alone() {
     }
 }
 
-/// A thread on another CPU takes it, too, when memory is out.
+/// A thread on another CPU takes from the stock, too, when memory is out.
 #[test]
 fn a_stock_serves_another_cpu_when_memory_is_out() {
     for bytes in SIZES {
