@@ -1,5 +1,5 @@
-//! How many objects a thread takes at once: of a class of many slabs several batches, each of which goes its own way
-//! when it comes back.
+//! How many objects a thread takes at once. If the class has many slabs, it takes several batches,
+//! and each goes its own way when it comes back.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
 
@@ -13,10 +13,11 @@ use support::system::pretend_cpu;
 use support::{Front, Source, check_released, new_heap};
 
 const CLASS: ClassId = ClassId::for_bytes(1024);
-/// How many objects there are in 64 slabs of 64 KiB for each of three more batches.
+/// How many objects 64 slabs of 64 KiB hold, for each of three more batches.
 const MANY: usize = (3 * 64) * (64 << 10) / CLASS.object_bytes();
 
-/// Takes objects until there are `count`, and returns how many came at most where there was none at hand.
+/// Takes objects until there are `count`. Returns the most that came at once when there was none at
+/// hand.
 fn grow(front: &mut Front<'_, Source>, objects: &mut Vec<NonNull<u8>>, count: usize) -> usize {
     let mut most = 0;
     while objects.len() < count {

@@ -1,4 +1,5 @@
-//! While one thread opens a block of a huge page, looks at what is in use, or has memory come, others get what they need.
+//! While one thread opens a block of a huge page, looks at memory in use, or has memory come, other
+//! threads get what they need.
 
 mod support;
 
@@ -36,7 +37,8 @@ fn a_slab_is_had_while_a_block_is_opened() {
         let heap = &heap;
         scope.spawn(move || {
             has_come.recv().expect("8 MiB of one class are worth a block");
-            // Of a class that has no slab: more than the first has, and too little for a block.
+            // Objects of a class that has no slab: more than the first slab holds, and too little
+            // for a block.
             take_and_free(heap, 5000, 128 << 10);
             done.send(()).expect("the first thread waits");
         });
@@ -45,7 +47,7 @@ fn a_slab_is_had_while_a_block_is_opened() {
     heap.validate();
 }
 
-/// Whoever wants one while another thread opens one waits for that, and takes its slabs from it.
+/// A thread that wants a block while another opens one waits for it, and takes its slabs from it.
 fn a_block_that_another_thread_opens_serves() {
     let ((come, has_come), (done, is_done)) = (channel(), channel());
     let heap = new_heap(256 << 20);
@@ -63,7 +65,7 @@ fn a_block_that_another_thread_opens_serves() {
             let mut front = Front::new(heap);
             (0..300).for_each(|_| assert!(!front.malloc(1000).is_null()));
         });
-        // Where the other thread has not yet come so far the test shows nothing, and fails nowhere.
+        // If the other thread has not come so far yet, the test shows nothing, but does not fail.
         thread::sleep(Duration::from_millis(200));
         assert!(!other.is_finished(), "it had no need of a block");
         done.send(()).expect("the first thread waits");
@@ -73,7 +75,7 @@ fn a_block_that_another_thread_opens_serves() {
     heap.validate();
 }
 
-/// In a heap of some size threads on two CPUs open blocks side by side.
+/// In a heap of some size, threads on two CPUs open blocks side by side.
 fn two_cpus_open_blocks_at_once() {
     let ((come, has_come), (done, is_done)) = (channel(), channel());
     let heap = new_heap(512 << 20);
@@ -100,7 +102,7 @@ fn two_cpus_open_blocks_at_once() {
     heap.validate();
 }
 
-/// Where no more memory is to be had, what another thread is opening is the last there is.
+/// If no more memory is to be had, the block that another thread is opening is the last one.
 fn a_block_that_another_thread_opens_is_not_missed() {
     let ((come, has_come), (done, is_done)) = (channel(), channel());
     let heap = new_heap(256 << 20);
@@ -119,7 +121,7 @@ fn a_block_that_another_thread_opens_is_not_missed() {
         has_come.recv().expect("some MiB of one class are worth a block");
         heap.source().refuse(0..u64::MAX);
         refuses.store(true, Relaxed);
-        // Of a class that has no slab, for which memory would have to come.
+        // Objects of a class that has no slab, for which memory would have to come.
         let other = scope.spawn(move || !Front::new(heap).malloc(5000).is_null());
         thread::sleep(Duration::from_millis(200));
         done.send(()).expect("the first thread waits");
@@ -128,11 +130,11 @@ fn a_block_that_another_thread_opens_is_not_missed() {
     heap.validate();
 }
 
-/// A program can have a thread serve the page faults of its objects, and that thread allocate: so what is in use is looked at
-/// without a lock.
+/// A program can have a thread serve the page faults of its objects, and that thread may allocate.
+/// So the heap looks at memory in use without a lock.
 fn a_run_is_had_while_another_is_probed() {
     let ((come, has_come), (done, is_done)) = (channel(), channel());
-    // Over no source that lets nobody look.
+    // Not over the usual source, which lets nobody look.
     let heap = Box::new(Heap::new(Strict::new(), 256 << 20));
     heap.source().meet(Moment::Probe, come, is_done);
     thread::scope(|scope| {
@@ -148,13 +150,13 @@ fn a_run_is_had_while_another_is_probed() {
     heap.validate();
 }
 
-/// With an object's memory the next pages' comes, too, and these are idle: another thread may give them back before that. They
-/// must not be there in the end and count as gone.
+/// With an object's memory, that of the next pages comes, too. Those are idle, so another thread
+/// may give them back before it comes. They must not hold memory in the end and yet count as gone.
 fn what_comes_does_not_count_as_gone() {
     const PAGE: usize = 4096;
     const SLAB_BYTES: usize = 64 << 10;
     let ((come, has_come), (done, is_done)) = (channel(), channel());
-    // Over no source that populates nothing.
+    // Not over the usual source, which populates nothing.
     let heap = Box::new(Heap::new(Strict::new(), 256 << 20));
     let heap = &*heap;
     let free = |objects: Vec<NonNull<u8>>| {
@@ -169,7 +171,7 @@ fn what_comes_does_not_count_as_gone() {
     drop(front);
     objects.sort_unstable();
     let slab = objects[0].addr().get() / SLAB_BYTES * SLAB_BYTES;
-    // Of the first, what lies behind a quarter of the objects goes back.
+    // In the first slab, the objects behind its first quarter go back.
     free(objects.drain(16..64).collect());
     heap.trim(0);
     heap.source().meet(Moment::Populate, come, is_done);

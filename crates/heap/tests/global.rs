@@ -1,4 +1,4 @@
-//! The heap as the global allocator of a program, this one.
+//! The heap as the global allocator of a program: of this one.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static GLOBAL: hectare::Malloc = hectare::Malloc;
 
-/// Waits for a child for as long as its alarm takes; how it ended.
+/// Waits for a child for as long as its alarm takes. Returns how it ended.
 fn status_of(child: libc::pid_t) -> libc::c_int {
     assert!(child > 0, "no child");
     let mut status = 0;
@@ -22,7 +22,7 @@ fn churn(round: usize) {
     assert!(objects.iter().all(|object| object.iter().all(|byte| *byte == 1)));
 }
 
-/// Forks children that allocate, until one fails; how that ended.
+/// Forks children that allocate, until one fails. Returns how that one ended.
 fn fork_for_a_while() -> libc::c_int {
     let begin = Instant::now();
     let mut failed = 0;
@@ -30,7 +30,7 @@ fn fork_for_a_while() -> libc::c_int {
         // SAFETY: the child allocates, which is what is tested, and makes system calls.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // A lock that nobody can free would hang: the alarm ends such a child.
+            // A lock that nobody can release would hang; the alarm ends such a child.
             // SAFETY: no preconditions.
             unsafe { libc::alarm(10) };
             (0..3).for_each(churn);
@@ -49,7 +49,8 @@ fn resident_bytes() -> usize {
     pages.parse::<usize>().expect("a number") * 4096
 }
 
-/// Goes through `steps` in a child, of which nothing else changes what is resident: each must hold.
+/// Goes through `steps` in a child, where nothing else changes how much is resident. Each step must
+/// hold.
 fn hold_in_a_child<const STEPS: usize>(steps: impl FnOnce() -> [bool; STEPS]) {
     // SAFETY: the child allocates, and makes system calls.
     let child = unsafe { libc::fork() };
@@ -87,7 +88,7 @@ fn zeros_that_are_widely_aligned_stay_untouched_as_they_grow() {
     });
 }
 
-/// What its thread has freed is seen in the numbers, and goes when it is asked for.
+/// What a thread has freed shows in the numbers, and goes back when that is asked for.
 #[test]
 fn what_is_free_is_told_and_goes_back() {
     const BYTES: usize = 64 << 20;
@@ -97,7 +98,7 @@ fn what_is_free_is_told_and_goes_back() {
         let objects: Vec<Vec<u8>> = (0..BYTES / 256).map(|_| vec![1; 256]).collect();
         let live = GLOBAL.stats().small_bytes - live_before;
         let is_told = live >= BYTES && resident_bytes() >= before + BYTES / 2;
-        // Each sixty-fourth stays.
+        // One object in sixty-four stays.
         let kept: Vec<Vec<u8>> = objects
             .into_iter()
             .enumerate()
@@ -113,7 +114,7 @@ fn what_is_free_is_told_and_goes_back() {
     });
 }
 
-/// One that makes no other calls.
+/// A program that makes no other calls.
 #[test]
 fn an_idle_program_can_have_its_heap_tended() {
     const BYTES: usize = 8 << 20;
@@ -154,7 +155,7 @@ fn zeros_aligned_beyond_a_page_stay_untouched() {
     });
 }
 
-/// What was freed is not zero any more.
+/// Memory that was freed is not zero any more.
 #[test]
 fn used_memory_is_cleared_however_it_is_aligned() {
     for (bytes, align) in [(40_000, 1 << 13), (3 << 20, 1 << 21), (200, 1 << 16)] {
@@ -172,7 +173,7 @@ fn used_memory_is_cleared_however_it_is_aligned() {
     }
 }
 
-/// Of all sizes and alignments, as it grows and shrinks.
+/// An object of all sizes and alignments, as it grows and shrinks.
 #[test]
 fn what_is_widely_aligned_stays_so() {
     let sizes = [100, 3000, 20_000, 33_000, 70_000, 3_000_000, 50_000_000, 90_000_000, 40_000, 200];
@@ -217,7 +218,7 @@ fn what_is_aligned_stays_where_it_is_while_it_fits() {
     unsafe { dealloc(moved, layout(460)) };
 }
 
-/// In a child, whose limit is its own.
+/// In a child, which has a limit of its own.
 #[test]
 fn a_program_that_limits_itself_has_room() {
     // SAFETY: the child makes system calls, and calls of the heap.
@@ -229,7 +230,8 @@ fn a_program_that_limits_itself_has_room() {
             // SAFETY: a new mapping disturbs nothing.
             unsafe { libc::mmap(place, 256 << 20, access, flags, -1, 0) != libc::MAP_FAILED }
         };
-        // Enough for the C library's own heaps, too, of which the other test's threads have 64 MiB each.
+        // Enough for the C library's own heaps, too: the other test's threads have 64 MiB of those
+        // each.
         let limit = libc::rlimit { rlim_cur: 4 << 30, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: the limit is readable.
         let is_limited = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } == 0;
@@ -258,7 +260,7 @@ fn a_child_allocates_whatever_other_threads_did() {
                 }
             });
         }
-        // Two that fork at once, and see to the heap by turns.
+        // Two threads that fork at once, and see to the heap by turns.
         let failed = [(); 2].map(|()| scope.spawn(fork_for_a_while)).map(|one| one.join().unwrap());
         stop.store(true, Relaxed);
         assert_eq!(failed, [0; 2], "a child failed, or hung");

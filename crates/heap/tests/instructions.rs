@@ -1,4 +1,4 @@
-//! Exact instruction counts of the hit paths in a Rust program, this one.
+//! Exact instruction counts of the hit paths in a Rust program: in this one.
 
 use std::env;
 use std::hint::black_box;
@@ -10,11 +10,12 @@ use hectare_check::{Suite, instructions_per_call};
 #[global_allocator]
 static GLOBAL: hectare::Malloc = hectare::Malloc;
 
-/// The first argument with which this program makes calls, of the function that the second names and as many as the third
-/// says, rather than test.
+/// If this is the first argument, the program does not test. It calls the function that the second
+/// argument names, as many times as the third says.
 const PAIRS: &str = "pairs";
 
-/// Functions of the global allocator, and what each may take where the thread's list serves it.
+/// Functions of the global allocator, and how many instructions each may take if the thread's list
+/// serves it.
 const MOST: [(&str, u64); 3] = [("malloc", 23), ("malloc_aligned", 31), ("free", 32)];
 
 /// A cache line.

@@ -1,12 +1,12 @@
-//! The pools under loom: all that two or three threads can do at once with two CPUs, a class, and
+//! The pools under loom: all that two or three threads can do at once with two CPUs, one class, and
 //! pools of one to two batches. In each of these runs every batch must be in one place at the end,
 //! and none in two.
 //!
 //! ```sh
 //! RUSTFLAGS='--cfg loom' cargo test --release -p hectare --test models --target-dir target/loom
 //! ```
-//! What else threads share is a value under a lock (modelled in `hectare-base`), or the CPUs' lists,
-//! whose sequences no model knows: `tests/fronts.rs`.
+//! All else that threads share is either a value under a lock (modelled in `hectare-base`), or the
+//! CPUs' lists, whose sequences no model knows (`tests/fronts.rs`).
 
 #![cfg(loom)]
 #![allow(dead_code, reason = "the models use a part of each file")]
@@ -45,7 +45,7 @@ mod class {
     }
 }
 
-/// What is told of a list that leads elsewhere, which none does here.
+/// The report of a list that leads elsewhere, which no list does here.
 mod misuse {
     use std::ptr::NonNull;
 
@@ -91,7 +91,7 @@ use slots::Slots;
 
 type Shared = Arc<Pools<SpinPark>>;
 
-/// Batch number `n`: one object, of which the pools look at the address alone, since it has no others.
+/// Batch number `n`: one object. The pools look only at its address, since the batch has no others.
 fn batch(n: usize) -> Batch {
     let address = NonNull::without_provenance(std::num::NonZero::new(n * 16).expect("not 0"));
     // SAFETY: never read or written: the pools do not look into objects.
@@ -135,7 +135,7 @@ fn check(pools: &Shared, mut seen: Vec<usize>, count: usize) {
     assert_eq!(seen, (1..=count).collect::<Vec<_>>(), "each batch is in one place");
 }
 
-/// Runs the threads' work and hands what each has in the end to [`check`], with the batches that
+/// Runs the threads' work, and hands what each has in the end to [`check`], with the batches that
 /// were put before.
 fn model(count: usize, work: fn(&Shared, usize) -> Vec<usize>, before: fn(&Shared) -> Vec<usize>) {
     loom::model(move || {
@@ -209,7 +209,7 @@ fn pools_are_emptied_beside_their_use() {
     model(2, work, |pools| put(pools, 0, 1).into_iter().collect());
 }
 
-/// What lies in a stock is taken by its CPU and another, and goes to the slabs.
+/// The batches in a stock are taken by its CPU and by another, and go to the slabs.
 #[test]
 fn a_stock_is_emptied_beside_its_use() {
     let work = |pools: &Shared, cpu: usize| {
@@ -221,7 +221,7 @@ fn a_stock_is_emptied_beside_its_use() {
         drained
     };
     let before = |pools: &Shared| {
-        // Each time that it is asked in vain for what it had refused it keeps more.
+        // Each time that the pool is asked in vain for a batch that it had refused, it keeps more.
         let mut out = vec![1, 2, 3, 4];
         for _ in 0..3 {
             out.retain(|&n| put(pools, 0, n).is_some());
@@ -236,7 +236,7 @@ fn a_stock_is_emptied_beside_its_use() {
     model(4, work, before);
 }
 
-/// A fork finds every pool at rest: what the child would copy then, is whole.
+/// A fork finds every pool at rest: what the child would copy then is whole.
 #[test]
 fn pools_stand_still_for_a_fork() {
     let work = |pools: &Shared, cpu: usize| {

@@ -1,5 +1,5 @@
-//! Pages of 16 and 64 KiB, as some AArch64 systems have them: every call to the system is for
-//! whole pages, and the heap is the same otherwise.
+//! Pages of 16 and 64 KiB, as on some AArch64 systems. Every call to the system is for whole pages,
+//! and otherwise the heap is the same.
 
 mod support;
 
@@ -49,7 +49,7 @@ fn give(front: &mut Front<'_, Source>, objects: Vec<NonNull<u8>>) {
     }
 }
 
-/// What a thread keeps of runs that it has taken and freed over and over.
+/// How many bytes a thread keeps of runs that it has taken and freed over and over.
 fn kept_run_bytes(page_bytes: usize) -> usize {
     let heap = heap_over(Strict::with_pages(page_bytes), 64 << 20);
     let mut front = Front::new(&heap);
@@ -69,7 +69,8 @@ fn threads_keep_runs_whatever_the_pages() {
     assert_eq!(kept.map(|bytes| bytes >> 10), [4 * 60, 4 * 64, 4 * 64]);
 }
 
-/// The run that was freed last is taken as it was: had the two become one, the front would serve.
+/// The run that was freed last is taken as it was. Had the two runs become one, its front would
+/// serve.
 #[test]
 fn regions_keep_runs_whatever_the_pages() {
     for page_bytes in [4, 16, 64].map(|kib| kib << 10) {
@@ -87,7 +88,7 @@ fn regions_keep_runs_whatever_the_pages() {
     }
 }
 
-/// What lies in the pools of a large heap of which a little swings, at the end.
+/// How much lies in the pools of a large heap at the end, if only a little of it swings.
 fn pooled_while_little_swings(page_bytes: usize) -> usize {
     let heap = heap_over(Strict::with_pages(page_bytes), 256 << 20);
     pretend_cpu(Some(0));
@@ -110,7 +111,7 @@ fn pooled_while_little_swings(page_bytes: usize) -> usize {
     pooled_bytes
 }
 
-/// The pools are emptied where much has been freed beside what is in use, not at each swing.
+/// The pools are emptied if much has been freed beside what is in use, not at each swing.
 #[test]
 fn what_swings_stays_in_the_pools() {
     let [frames, longer, longest] = [4, 16, 64].map(|kib| pooled_while_little_swings(kib << 10));

@@ -1,4 +1,5 @@
-//! The heap as the allocator of a program that loads libraries, and of a library that is loaded and unloaded.
+//! The heap as the allocator of a program that loads libraries, and of a library that is loaded and
+//! unloaded.
 
 use std::env;
 use std::ffi::{CString, c_void};
@@ -15,7 +16,8 @@ static GLOBAL: hectare::Malloc = hectare::Malloc;
 /// A test's name, and what it does with the library.
 type Case = (&'static str, fn(&Path));
 
-/// What this program does with the library that the second argument names, if the first is one of these, rather than test.
+/// If the first argument names one of these cases, the program does not test: it does this with the
+/// library that the second argument names.
 const CASES: [Case; 2] = [
     ("a_thread_ends_after_its_library_is_closed", a_thread_ends_after_its_library_is_closed),
     ("a_constructor_waits_for_a_thread_that_allocates", a_constructor_waits_for_a_thread),
@@ -46,7 +48,7 @@ fn open(library: &Path) -> *mut c_void {
     handle
 }
 
-/// The end calls the library's code.
+/// The thread's end calls the library's code.
 fn a_thread_ends_after_its_library_is_closed(library: &Path) {
     let handle = open(library);
     // SAFETY: the handle just made, and a text that ends in 0.
@@ -86,7 +88,8 @@ extern "C" fn wait_for_a_thread() {
     assert_eq!(unsafe { libc::pthread_join(thread, std::ptr::null_mut()) }, 0);
 }
 
-/// It is the first that gets no cache of its own, so the heap begins to use the lists of CPUs.
+/// The thread is the first that gets no cache of its own, so the heap begins to use the lists of
+/// CPUs.
 fn a_constructor_waits_for_a_thread(library: &Path) {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let others = 16 * cpus - 1;
@@ -108,7 +111,7 @@ fn a_constructor_waits_for_a_thread(library: &Path) {
     open(library);
 }
 
-/// Runs a case in a process of its own, which ends after a while if it waits for itself.
+/// Runs a case in a process of its own. If it waits for itself, an alarm ends it.
 fn run(case: &str) -> Result<(), String> {
     let plugin = plugin()?;
     let this = env::current_exe().map_err(|error| error.to_string())?;

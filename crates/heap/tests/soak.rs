@@ -1,14 +1,14 @@
 //! Random programs against the shadow model, on 1, 4 and 64 threads, with caches of their own and
 //! by the lists of the CPUs.
 //!
-//! By default a few hundred thousand operations. The full run, 10⁸ operations on each number of
-//! threads and 10⁷ iterations of rnBench's pattern on 16 threads:
+//! By default the test makes a few hundred thousand operations. The full run makes 10⁸ operations
+//! on each number of threads, and 10⁷ iterations of rnBench's pattern on 16 threads:
 //! ```sh
 //! HECTARE_SOAK_OPS=100000000 cargo test -p hectare --test soak -- --nocapture --test-threads 1
 //! ```
-//! A round is a number of operations on every thread, after which all stand still and the heap is
+//! A round is a number of operations on every thread. Then all threads stand still, and the heap is
 //! compared with all shadows: its invariants, its counts class by class, the disjointness of the
-//! threads' objects. On one thread that is done after single operations too.
+//! threads' objects. On one thread that is also done after single operations.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
 
@@ -36,8 +36,8 @@ fn empty(slots: &Slots) -> impl Iterator<Item = Object> {
     slots.iter().filter_map(|slot| slot.lock().expect("no thread failed").take())
 }
 
-/// Runs `operations` in sum on `threads` threads, in `rounds` rounds, each with new caches for
-/// half of the threads.
+/// Runs `operations` in sum on `threads` threads, in `rounds` rounds. In each round half of the
+/// threads get new caches.
 fn soak(name: &str, threads: usize, operations: u64, rounds: u64, limits: Limits) {
     soak_by(|heap| Front::new(heap), name, threads, operations, rounds, limits);
 }
@@ -73,7 +73,7 @@ fn soak_by(
         check_team(&heap, &team, &slots);
         let live = |(driver, _): &(Driver<'_>, Front<'_, Source>)| driver.shadow().live_bytes();
         peak_live_bytes = team.iter().map(live).sum::<usize>().max(peak_live_bytes);
-        // Threads come and go: what their caches held must not be lost.
+        // Threads come and go: the objects in their caches must not be lost.
         for (_, front) in team.iter_mut().skip(round as usize % 2).step_by(2) {
             *front = new_front(&heap);
         }
@@ -103,7 +103,7 @@ fn check_team(heap: &Heap<Source>, team: &[(Driver<'_>, Front<'_, Source>)], slo
     }
 }
 
-/// Frees everything and sees that nothing is left.
+/// Frees everything and checks that nothing is left.
 fn end(
     heap: &Heap<Source>,
     mut team: Vec<(Driver<'_>, Front<'_, Source>)>,
@@ -163,7 +163,7 @@ fn sixty_four_threads() {
     soak("sixty-four threads", 64, operations, rounds, limits);
 }
 
-/// As `new_front` of [`soak_by`]: every third thread has a cache of its own.
+/// For `new_front` of [`soak_by`]: every third thread has a cache of its own.
 fn by_cpu_mostly(heap: &Heap<Source>) -> Front<'_, Source> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     match COUNT.fetch_add(1, Relaxed) % 3 {
@@ -181,8 +181,9 @@ fn by_cpu() {
     }
 }
 
-/// The pattern of rnBench: each thread picks a slot of an array that all share, at random; what
-/// it finds there it frees, else it allocates one of four sizes and leaves it there.
+/// The pattern of rnBench: each thread picks a random slot of an array that all threads share. If
+/// it finds an object there, it frees that; else it allocates one of four sizes and leaves it
+/// there.
 fn rnbench_pattern_on_sixteen_threads() {
     const THREADS: u64 = 16;
     const SLOTS: usize = 10_000;

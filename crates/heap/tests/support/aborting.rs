@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::{Front, Source, new_heap};
 
-/// Runs `misuse` in a child over a fresh heap. Returns what it wrote to standard error. Panics
-/// unless it was ended by SIGABRT.
+/// Runs `misuse` in a child over a fresh heap. Returns what the child wrote to standard error.
+/// Panics unless SIGABRT ended the child.
 pub fn aborts(misuse: impl FnOnce(&mut Front<'_, Source>)) -> String {
     let mut ends = [0; 2];
     // SAFETY: two places for two descriptors.

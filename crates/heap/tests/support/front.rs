@@ -1,4 +1,4 @@
-//! A front over a heap as `process.rs` is one: a cache for each thread, the fast path first.
+//! A front over a heap, like that of `process.rs`: a cache for each thread, the fast path first.
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
@@ -7,10 +7,10 @@ use hectare::{Cache, ClassId, Heap, MIN_ALIGN, Seat, Stats};
 use hectare_check::{Object, Subject};
 use hectare_pages::System;
 
-/// A thread's way to `heap`. Its cache, if it has one, goes back when it is dropped.
+/// A thread's way to `heap`. Its cache, if it has one, goes back when the front is dropped.
 pub struct Front<'a, S: System> {
     pub heap: &'a Heap<S>,
-    /// `None` as long as it has none, and shall have a cache of its own.
+    /// `None` as long as the thread has no cache, but is to get one of its own.
     seat: Seat,
 }
 
@@ -25,16 +25,17 @@ impl<'a, S: System> Front<'a, S> {
         Self { heap, seat: Seat::None }
     }
 
-    /// A front over the lists of whatever CPU it is used on; `None` where there are no restartable
+    /// A front over the lists of whatever CPU it is used on. `None` if there are no restartable
     /// sequences.
     pub fn by_cpu(heap: &'a Heap<S>) -> Option<Self> {
-        // While the first who asks a heap has it look for them, another is told no.
+        // While the first thread that asks makes a heap look for sequences, another that asks is
+        // told that there are none.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _asking = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         heap.begin_cpu_front().then_some(Self { heap, seat: Seat::Cpu })
     }
 
-    /// Where it keeps free objects.
+    /// Where the thread keeps free objects.
     pub fn seat(&self) -> Seat {
         self.seat
     }
@@ -128,7 +129,7 @@ impl<S: System> Drop for Front<'_, S> {
     }
 }
 
-/// Panics unless the heap's own invariants hold and it counts as used exactly what `objects` and
+/// Panics unless the heap's own invariants hold, and it counts as used exactly what `objects` and
 /// the caches of `fronts` have, class by class. Nobody else may use the heap meanwhile.
 pub fn check_heap<'a, 'h: 'a, S: System + 'h>(
     heap: &'h Heap<S>,
@@ -142,7 +143,8 @@ pub fn check_heap<'a, 'h: 'a, S: System + 'h>(
     for object in objects {
         let usable_bytes = heap.usable_bytes(object.start).expect("a live object");
         assert_eq!(usable_bytes, object.usable_bytes, "{:p}", object.start);
-        // No size class is aligned to more: such objects have whole pages, however small.
+        // No size class has a greater alignment: such objects get whole pages, however small they
+        // are.
         if usable_bytes > hectare::MAX_SMALL_BYTES || object.align > hectare::MAX_SMALL_BYTES {
             large_bytes += usable_bytes;
         } else {

@@ -15,14 +15,15 @@ pub use system::Strict;
 use hectare::Heap;
 use hectare_pages::{Counted, Failing};
 
-/// The source of a test's heap: it can refuse, counts, and holds the heap to its contract.
+/// The source of a test's heap: it can refuse calls, counts them, and holds the heap to its
+/// contract.
 pub type Source = Failing<Counted<Strict>>;
 
 /// A way to make a thread's front.
 pub type Seating = for<'a> fn(&'a Heap<Source>) -> Front<'a, Source>;
 
-/// A heap over such a source, in regions of `region_bytes` at first. The memory that it takes is
-/// given back when the heap is dropped, by the source.
+/// A heap over such a source, in regions of `region_bytes` at first. When the heap is dropped, the
+/// source gives back the memory that the heap took.
 pub fn new_heap(region_bytes: usize) -> Box<Heap<Source>> {
     heap_over(Strict::new(), region_bytes)
 }

@@ -1,6 +1,6 @@
-//! The operating system, watched: each call of the heap must keep to the contract of
-//! [`PageSource`]; commits can be bounded, as a system without overcommit bounds them; the clock
-//! and the CPU's number are the test's to set.
+//! The operating system, watched. Each call of the heap must keep to the contract of
+//! [`PageSource`]. Commits can be bounded, as a system without overcommit bounds them. The test
+//! sets the clock and the CPU's number.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ thread_local! {
     static CPU: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Has this thread say that it runs on `cpu`; on the real one if `None`.
+/// Makes this thread say that it runs on `cpu`; on the real one if `None`.
 pub fn pretend_cpu(cpu: Option<usize>) {
     CPU.set(cpu);
 }
@@ -93,25 +93,26 @@ impl Ledger {
 pub enum Moment {
     /// Before huge pages are asked for.
     HugePages,
-    /// Before a block's first touch, whose time is taken.
+    /// Before a block's first touch, which is timed.
     Opening,
-    /// Before memory in use is looked at.
+    /// Before the heap looks at memory in use.
     Probe,
     /// Before memory comes for objects that were just taken.
     Populate,
 }
 
-/// When, and how to say that it has come so far, and to hear that this may go on.
+/// When to meet, a channel to say that the thread has come so far, and one to hear that it may go
+/// on.
 type Meeting = (Moment, Sender<()>, Receiver<()>);
 
 /// The operating system, watched.
 #[derive(Debug)]
 pub struct Strict {
-    /// Behind a lock that the thread sanitizer sees, which the standard library's is not.
+    /// Behind a lock that the thread sanitizer sees; it does not see the standard library's.
     ledger: Lock<Ledger, FutexPark>,
     bound_bytes: AtomicUsize,
     decommitted_bytes: AtomicUsize,
-    /// How many decommits were refused, once they are.
+    /// How many decommits were refused, once they are refused at all.
     refused: Mutex<Option<usize>>,
     meeting: Mutex<Option<Meeting>>,
     now_ms: AtomicU64,
@@ -129,7 +130,8 @@ impl Strict {
         Self::with_pages(Os.page_bytes())
     }
 
-    /// One whose pages are larger than the machine's: what is no whole number of them is an error.
+    /// A system whose pages are larger than the machine's. Ranges that are not whole pages are an
+    /// error.
     pub fn with_pages(page_bytes: usize) -> Self {
         Self {
             page_bytes,
@@ -152,17 +154,17 @@ impl Strict {
         self.ledger().committed.bytes()
     }
 
-    /// How many bytes were decommitted so far, each as often as it was.
+    /// How many bytes were decommitted so far; a byte counts each time.
     pub fn decommitted_bytes(&self) -> usize {
         self.decommitted_bytes.load(SeqCst)
     }
 
-    /// Refuses each decommit from now on. How many were refused before.
+    /// Refuses each decommit from now on. Returns how many were refused before.
     pub fn refuse_decommits(&self) -> usize {
         self.refused.lock().expect("nobody panics with it").replace(0).unwrap_or(0)
     }
 
-    /// Has the next call at a `moment` say so by `come`, and wait for `done`.
+    /// Makes the next call at a `moment` say so by `come`, and wait for `done`.
     pub fn meet(&self, moment: Moment, come: Sender<()>, done: Receiver<()>) {
         *self.meeting.lock().expect("nobody panics with it") = Some((moment, come, done));
     }
@@ -329,7 +331,8 @@ impl System for Strict {
 }
 
 impl Drop for Strict {
-    /// Ends what the heap still has: a heap never does, since a process's heap has no end.
+    /// Gives back what the heap still has. A heap never does so itself, since a process's heap has
+    /// no end.
     fn drop(&mut self) {
         for (start, end) in std::mem::take(&mut self.ledger().reserved) {
             let Some(first) = NonNull::new(std::ptr::with_exposed_provenance_mut(start)) else {
