@@ -1,4 +1,5 @@
-//! `libhectare.a`, linked into a program: what holds where the library is preloaded holds there, too.
+//! `libhectare.a`, linked into a program: all that holds for the preloaded library holds there,
+//! too.
 
 use std::process::Command;
 
@@ -22,7 +23,7 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-/// What such a program would lack it is told at once.
+/// A statically linked program would lack something, and is told so at once.
 fn linked_statically() -> Outcome {
     let archive = library().with_extension("a").display().to_string();
     let ended = run(&mut plain(compile("pairs.c", &[&archive, "-static"], "-static")?))?;
@@ -33,7 +34,7 @@ fn linked_statically() -> Outcome {
 
 fn linked(source: &'static str) -> Result<Command, String> {
     let archive = library().with_extension("a").display().to_string();
-    // The cases look names up; the archive's are the program's own.
+    // The cases look names up; the archive's names are the program's own.
     let mut command = plain(compile(source, &[&archive, "-rdynamic"], LINKED)?);
     command.env("TEST_FILE", LINKED);
     Ok(command)

@@ -12,7 +12,8 @@ use crate::harness::{
     scratch,
 };
 
-/// Somebody who is not root: a program that is set-uid to them is a secure one when root runs it.
+/// Somebody who is not root: a program that is set-uid to this user is a secure one when root runs
+/// it.
 const NOBODY: u32 = 65534;
 
 pub(crate) fn add(suite: &mut Suite) {
@@ -85,7 +86,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("configuration::stats_json_of_forked_processes", &["cc"], json_of_forks);
     suite.test_with("configuration::names_survive_a_title", &["cc"], names_survive_a_title);
     suite.test_with("configuration::stats_json_unwritable", &["cc"], || {
-        // The file's name is told as it is, with the process number.
+        // The message gives the file's name as it is, with the process number.
         let ended = configured("stats_json:/no/such/directory/x.%p", &[])?;
         let rest = ended
             .stderr
@@ -99,7 +100,7 @@ pub(crate) fn add(suite: &mut Suite) {
     let name = "configuration::written_by_a_cancelled_thread";
     suite.test_with(name, &["cc"], written_by_a_cancelled_thread);
     suite.test_with("configuration::stats_signal_as_a_thread_ends", &["cc"], || {
-        // Its own `sched_getcpu` is the one that the library calls.
+        // The library calls the program's own `sched_getcpu`.
         let mut command = preloaded(compile("leaving.c", &["-rdynamic"], "")?);
         run(command.env("HECTARE_CONF", "stats_signal:10"))?.well().map(drop)
     });
@@ -125,7 +126,7 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-/// The last values that a key takes, and the first ones that it does not.
+/// The last values that a key takes, and the first that it refuses.
 fn limits() -> Outcome {
     for text in [
         "guard:0",
@@ -168,7 +169,8 @@ fn limits() -> Outcome {
     Ok(())
 }
 
-/// Where standard error is a pipe that nobody reads any more, the program ends as it would without the library.
+/// If standard error is a pipe that nobody reads any more, the program ends as it would without the
+/// library.
 fn nobody_reads(mut command: Command, text: &str) -> Outcome {
     let (reader, writer) = std::io::pipe().map_err(|error| error.to_string())?;
     drop(reader);
@@ -177,7 +179,8 @@ fn nobody_reads(mut command: Command, text: &str) -> Outcome {
     ensure(status.success(), || status.to_string())
 }
 
-/// So it does where no file may grow; what could not be written is told, by a pipe.
+/// The same if no file may grow. The message about what could not be written then comes through a
+/// pipe.
 fn files_are_limited() -> Outcome {
     let path = scratch("files-are-limited").join("stats.json");
     let mut command = preloaded("sh");
@@ -189,7 +192,7 @@ fn files_are_limited() -> Outcome {
     ensure(ended.status.success() && is_told, || format!("{ended:?}"))
 }
 
-/// Where a program may open no file more, that is what is told.
+/// If a program may open no more files, the message says so.
 fn files_are_too_many() -> Outcome {
     let path = scratch("files-are-too-many").join("stats.json");
     let mut command = preloaded(program("opens_no_more.c")?);
@@ -201,7 +204,7 @@ fn files_are_too_many() -> Outcome {
     ensure(ended.stderr == line, || ended.describe("not told"))
 }
 
-/// An idle program shrinks with the background thread and stays as it is without.
+/// An idle program shrinks with the background thread, and stays as it is without it.
 fn background(arguments: &[&str]) -> Outcome {
     let shrunk_kib = |configuration: &str| {
         let mut command = preloaded(program("idle.c")?);
@@ -215,7 +218,7 @@ fn background(arguments: &[&str]) -> Outcome {
     })
 }
 
-/// A process ends when all of its threads have but the one in the background.
+/// A process ends when all of its threads have ended but the background thread.
 fn last_thread(case: &str, printed: &str) -> Outcome {
     let mut command = preloaded(program("last_thread.c")?);
     command.arg(case).env("HECTARE_CONF", "background:true");
@@ -259,7 +262,7 @@ fn to_what_others_write_to() -> Outcome {
     ensure(ended.stderr.is_empty(), || ended.describe("not quiet"))
 }
 
-/// What is written as a process ends is no point at which a thread can be cancelled: glibc's statistics are none, either.
+/// Writing at the end of a process is no cancellation point; nor is it for glibc's statistics.
 fn written_by_a_cancelled_thread() -> Outcome {
     let directory = scratch("stats_cancelled");
     let path = directory.join("stats.json");
@@ -291,7 +294,7 @@ fn json_of_forks() -> Outcome {
     fs::remove_dir_all(directory).map_err(|error| error.to_string())
 }
 
-/// The names of files are known after the program has written over its environment.
+/// The names of files stay known after the program has written over its environment.
 fn names_survive_a_title() -> Outcome {
     let directory = scratch("title");
     let at = directory.display();
@@ -304,7 +307,8 @@ fn names_survive_a_title() -> Outcome {
     fs::remove_dir_all(directory).map_err(|error| error.to_string())
 }
 
-/// Linked, not preloaded: the dynamic linker itself drops `LD_PRELOAD` from a secure program.
+/// The library is linked, not preloaded: the dynamic linker itself drops `LD_PRELOAD` from a secure
+/// program.
 fn ignored_when_secure() -> Outcome {
     let library = library();
     let directory = library.parent().ok_or("the library lies in no directory")?;

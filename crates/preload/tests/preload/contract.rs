@@ -64,7 +64,8 @@ fn has_user_faults() -> bool {
     descriptor >= 0 && unsafe { libc::close(descriptor as libc::c_int) } == 0
 }
 
-/// What the program asks in four ways is true of what it holds, whichever front serves it.
+/// The answers that the program gets in four ways are true of what it holds, whichever front serves
+/// it.
 fn statistics_of_many_threads(options: &str) -> Outcome {
     let directory = scratch(&format!("statistics-{}", options.replace(':', "-")));
     let mut command = preloaded(program("contract.c")?);

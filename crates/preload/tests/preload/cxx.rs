@@ -34,7 +34,7 @@ pub(crate) fn add(suite: &mut Suite) {
     } else {
         suite.skip(name, "no C++ library to link statically here");
     }
-    // Where each call leaves the hit path, and every other is due.
+    // Here each call leaves the hit path, and every second object is a guarded one.
     for &case in CASES {
         suite.test_with(format!("cxx::watched::{case}"), &["c++"], move || {
             let mut command = preloaded(program("operators.cpp")?);
@@ -44,7 +44,7 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-/// Whether the compiler, asked for the library `name`, names a place and not just the file.
+/// Whether the compiler, asked for the library `name`, gives a path and not just the file's name.
 pub(crate) fn has_static(name: &str) -> bool {
     let asked = plain("c++").arg(format!("-print-file-name={name}")).output();
     asked.is_ok_and(|answer| answer.stdout.starts_with(b"/"))

@@ -5,16 +5,18 @@ use std::fs;
 use crate::harness::{Outcome, Suite, ensure, library, preloaded, program, run};
 
 /// glibc keeps 144 bytes of static TLS for all libraries loaded by `dlopen` together; beyond that
-/// it is "cannot allocate memory in static TLS block". Ours is the word that names a thread's cache.
+/// it reports "cannot allocate memory in static TLS block". Ours is the word that names a thread's
+/// cache.
 const MAX_TLS_BYTES: u64 = 8;
 
-/// Code and constants; with checks where there are any.
+/// Code and constants, including checks if there are any.
 const MAX_TEXT_BYTES: u64 = if cfg!(debug_assertions) { 328 << 10 } else { 251 << 10 };
 
-/// What of the code every program runs: all of it is resident in each process.
+/// The part of the code that every program runs: all of it is resident in each process.
 const MAX_ORDINARY_CODE_BYTES: u64 = if cfg!(debug_assertions) { 100 << 10 } else { 72 << 10 };
 
-/// Parts of names of functions that every program runs; that a heap of some MiB runs; and that hardly any program does.
+/// Parts of names of functions: of those that every program runs, of those that a heap of some MiB
+/// runs, and of those that hardly any program runs.
 const ORDINARY_FUNCTIONS: [&str; 7] = [
     "malloc_slow",
     "free_slow",
@@ -42,14 +44,16 @@ const COLD_FUNCTIONS: [&str; 7] = [
     "7hectare9cpu_front",
 ];
 
-/// What of the file is copied into each process that writes to it. The heap's own state is ten times
-/// as large: it begins as zeros, of which only the pages that are used are ever there.
+/// How much of the file is copied into each process that writes to it. The heap's own state is ten
+/// times as large, but begins as zeros, of which only the pages that are used ever exist.
 const MAX_WRITABLE_FILE_BYTES: u64 = 32 << 10;
 
-/// Words as far apart look the same to a processor that asks whether a load waits for a store (`heap/keys.rs`).
+/// Words this far apart look the same to a processor that checks whether a load waits for a store
+/// (`heap/keys.rs`).
 const ALIAS_BYTES: u64 = 4096;
 
-/// A thread's cache begins at a multiple of those with a list of 32 bytes for each class, of which a call writes the first twelve.
+/// A thread's cache begins, at a multiple of `ALIAS_BYTES`, with a list of 32 bytes for each class.
+/// A call writes the first twelve bytes of a list.
 const LIST_BYTES: u64 = 32;
 const WRITTEN_LIST_BYTES: u64 = 12;
 const LISTS_BYTES: u64 = 68 * LIST_BYTES;
@@ -113,7 +117,7 @@ fn static_tls_is_small() -> Outcome {
     ensure(bytes <= MAX_TLS_BYTES, || format!("static TLS of {bytes} bytes: > {MAX_TLS_BYTES}"))
 }
 
-/// Rust's standard library would be as much again, and would ask for libgcc_s, 100 KB more.
+/// Rust's standard library would be as much again, and would need libgcc_s, 100 KB more.
 fn text_is_small() -> Outcome {
     let image = Image::read()?;
     let read_only = image.segments(PT_LOAD).filter(|segment| segment.flags & PF_W == 0);
@@ -130,7 +134,7 @@ fn needs_the_c_library_alone() -> Outcome {
     ensure(needed == ["libc.so.6"], || format!("asked for are {needed:?}"))
 }
 
-/// Without one, a program linked by the library's path asks for that path.
+/// Without such a name, a program that is linked by the library's path would ask for that path.
 fn has_a_name_of_its_own() -> Outcome {
     let names = Image::read()?.names(DT_SONAME)?;
     ensure(names == ["libhectare.so"], || format!("the library is named {names:?}"))
@@ -177,9 +181,9 @@ fn cold_code_lies_apart() -> Outcome {
     Ok(())
 }
 
-/// The first loads of `malloc` and `free`, those of the global offset table, wait for no store to a list of the
-/// cache; and that of a size's class for none to the list of this class. (Of the heap's own state
-/// the compiler asserts it.)
+/// The first loads of `malloc` and `free`, from the global offset table, wait for no store to a
+/// list of the cache. The load of a size's class waits for no store to the list of this class. (For
+/// the heap's own state the compiler asserts the same.)
 fn what_calls_read_aliases_no_list() -> Outcome {
     let image = Image::read()?;
     let table = image.symbols(STT_OBJECT)?.find(|(name, _)| name.contains("5class6LOOKUP"));
@@ -212,7 +216,8 @@ fn what_calls_read_aliases_no_list() -> Outcome {
     Ok(())
 }
 
-/// Whatever an ordinary program does, nothing of the cold part is ever read, nor what unwinds stacks.
+/// Whatever an ordinary program does, it reads nothing of the cold part, nor of what unwinds
+/// stacks.
 fn cold_code_is_not_resident() -> Outcome {
     let resident = Resident::in_program("ordinary.c")?;
     ensure(resident.ordinary > 0 && resident.warm > 0 && resident.cold == 0, || {
@@ -221,7 +226,7 @@ fn cold_code_is_not_resident() -> Outcome {
     ensure(resident.unwinding == 0, || format!("{resident:?} KiB"))
 }
 
-/// A small one reads nothing of the warm part, either.
+/// A small program reads nothing of the warm part, either.
 fn warm_code_is_not_resident_in_a_small_program() -> Outcome {
     let resident = Resident::in_program("small.c")?;
     ensure(resident.ordinary > 0 && resident.warm == 0 && resident.cold == 0, || {
@@ -239,7 +244,7 @@ struct Resident {
 }
 
 impl Resident {
-    /// At the end of a program, which writes its `smaps`.
+    /// At the end of a program that writes its `smaps`.
     fn in_program(source: &'static str) -> Result<Self, String> {
         let image = Image::read()?;
         let mappings = run(&mut preloaded(program(source)?))?.well()?.stdout;
@@ -255,7 +260,7 @@ impl Resident {
             let kib = resident.trim().strip_suffix(" kB").and_then(|text| text.parse().ok());
             parts.push((is_code, offset.ok_or("no offset")?, kib.ok_or("no resident part")?));
         }
-        // A mapping begins with the page in which its segment does.
+        // A mapping begins with the page in which its segment begins.
         let of = |segment: &Segment| -> Result<u64, String> {
             let key = (segment.flags & PF_X != 0, segment.file_offset / PAGE_BYTES * PAGE_BYTES);
             let part = parts.iter().find(|(is_code, offset, _)| (*is_code, *offset) == key);
@@ -275,7 +280,7 @@ impl Resident {
     }
 }
 
-/// A 64-bit little-endian ELF file, as much of it as these tests read.
+/// A 64-bit little-endian ELF file, as far as these tests read it.
 struct Image(Vec<u8>);
 
 #[derive(Debug)]
@@ -325,10 +330,11 @@ impl Image {
         Ok(entries.map(|at| (self.word(at), self.word(at + 8))).collect())
     }
 
-    /// The names that the entries with `tag` tell: the library's own, or those that it asks for.
+    /// The names in the entries with `tag`: the library's own, or those of the libraries that it
+    /// needs.
     fn names(&self, tag: u64) -> Result<Vec<String>, String> {
         let entries = self.dynamic()?;
-        // They lie in the first segment, which begins with the file.
+        // The strings lie in the first segment, which begins with the file.
         let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB).ok_or("no strings")?.1;
         let named = entries.iter().filter(|(named, _)| *named == tag);
         Ok(named.map(|(_, at)| self.string(strings + at)).collect())
@@ -359,12 +365,12 @@ impl Image {
         Ok((0..bytes / 24).map(|i| entry(table + 24 * i)).collect())
     }
 
-    /// The names and addresses of the functions, those of this library alone among them.
+    /// The names and addresses of the functions, including those that are local to this library.
     fn functions(&self) -> Result<impl Iterator<Item = (String, u64)>, String> {
         self.symbols(STT_FUNC)
     }
 
-    /// The names and addresses of what is of a kind, and defined here.
+    /// The names and addresses of the symbols of a kind that are defined here.
     fn symbols(&self, kind: u32) -> Result<impl Iterator<Item = (String, u64)>, String> {
         let (headers, count) = (self.word(40), self.half(60) & 0xffff);
         let header = |number: u32| headers + 64 * u64::from(number);

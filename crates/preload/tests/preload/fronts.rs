@@ -1,4 +1,5 @@
-//! `front:thread`, `front:cpu` and `front:auto`: each keeps the contract, and says which it is.
+//! `front:thread`, `front:cpu` and `front:auto`: each keeps the contract, and says which front it
+//! is.
 
 use std::process::Command;
 
@@ -69,7 +70,8 @@ fn told(front: &str) -> Outcome {
     ensure(stdout.contains(&format!(" front=\"{expected}\">")), || stdout.clone())
 }
 
-/// glibc's own switch takes the sequences away, as a kernel or a tool without them would.
+/// glibc's own switch turns restartable sequences off, as on a kernel or under a tool that lacks
+/// them.
 fn without_sequences() -> Outcome {
     let mut command = preloaded(program("plain.c")?);
     command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
@@ -103,7 +105,7 @@ fn caches_are_few() -> Outcome {
     ensure(as_promised, || ended.describe("other seats"))
 }
 
-/// What the threads of a great number keep is bounded where they share the lists of their CPUs.
+/// If a great number of threads share the lists of their CPUs, what they keep is bounded.
 fn idle_threads() -> Outcome {
     let kept_kib = |front| {
         let ended = run(by(front, "fronts.c")?.arg("idle"))?.well()?;

@@ -1,5 +1,5 @@
-//! Guarded objects: misuse ends the process with one line that names the place, the object and
-//! who allocated and freed it; a sound program goes unharmed.
+//! Guarded objects: misuse ends the process with one line that names the place, the object, and who
+//! allocated and freed it. A sound program goes unharmed.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +7,8 @@ use std::process::Command;
 use crate::harness::{Outcome, Suite, compile, ensure, find_tool, preloaded, program, run};
 use crate::misuse;
 
-/// A case of `guard.c`; what the line must say of it, with `OBJECT` for the address that the
-/// program printed; and whether it must say who freed the object.
+/// A case of `guard.c`; what the line must say, with `OBJECT` for the address that the program
+/// printed; and whether the line must say who freed the object.
 const CASES: &[(&str, &str, &str, bool)] = &[
     ("overflow_read", "overflow", " lies 0 bytes behind the object OBJECT of 64 bytes", false),
     // Where 1000 bytes end, 16 bytes' alignment leaves eight more.
@@ -75,7 +75,8 @@ pub(crate) fn add(suite: &mut Suite) {
             ensure(silent, || ended.describe("not as without the library"))
         });
     }
-    // Told unless the interrupted thread held the lock: then the fault ends it.
+    // The line is written unless the interrupted thread held the lock; then the fault ends the
+    // process.
     suite.test_with("guard::use_after_free_by_handler", &["cc"], || {
         let ended = run(guarded("1")?.arg("use_after_free_by_handler"))?;
         let is_told = ended.signalled(SIGABRT) && ended.stderr.contains("hectare: use after free");
@@ -123,7 +124,7 @@ fn caught(case: &str, fault: &str, place: &str, freed: bool) -> Outcome {
     ensure(told, || ended.describe(&format!("not one line `{fault} … {place}`")))
 }
 
-/// The addresses in the line are of the functions that allocated and freed.
+/// The addresses in the line are those of the functions that allocated and freed.
 fn callers_are_named(program: &Path) -> Outcome {
     ensure(find_tool("addr2line").is_some(), || "no addr2line".into())?;
     let ended = run(preloaded(program).env("HECTARE_CONF", "guard:1").arg("use_after_free"))?;

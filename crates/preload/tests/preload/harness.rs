@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) use hectare_check::{Suite, find_tool};
 
-/// How long a program may run. Generous: a machine may be busy, a deadlock lasts for ever.
+/// How long a program may run. The limit is generous: a machine may be busy, and a deadlock lasts
+/// for ever.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a test says when its promise is broken.
@@ -33,8 +34,8 @@ pub(crate) fn library() -> &'static Path {
     LIBRARY.get_or_init(|| build_library().unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Cargo builds no `cdylib` for the tests of its package, so this asks it to. A library that is
-/// up to date takes a fraction of a second; a stale one is never tested.
+/// Cargo builds no `cdylib` for the tests of its package, so this asks it to. If the library is up
+/// to date, that takes a fraction of a second; a stale library is never tested.
 fn build_library() -> Result<PathBuf, String> {
     let test = env::current_exe().map_err(|error| error.to_string())?;
     let directory = test.ancestors().nth(2).ok_or("the test lies in no target directory")?;
@@ -66,7 +67,7 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
         name.replace("::", "-"),
         std::process::id()
     ));
-    // Left over from a process with the same number, if it is there at all.
+    // It is left over from a process with the same number, if it exists at all.
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).expect("a directory for the test's files");
     directory
@@ -100,7 +101,7 @@ fn compile_now(source: &str, flags: &[&str], variant: &str) -> Result<PathBuf, S
     let name = format!("{}{variant}-{}", source.replace('.', "-"), std::process::id());
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut command = Command::new(compiler);
-    // Without the built-ins the compiler may not drop a pair of malloc and free.
+    // With the built-ins, the compiler could drop a pair of malloc and free.
     command.args([standard, "-O1", "-g", "-fno-builtin", "-Wall", "-Wno-use-after-free"]);
     command.arg(&place).arg("-o").arg(&out).args(["-pthread", "-ldl"]).args(flags);
     let output = command.output().map_err(|error| format!("{compiler}: {error}"))?;
@@ -124,7 +125,7 @@ impl Ended {
         if self.status.success() { Ok(self) } else { Err(self.describe("it failed")) }
     }
 
-    /// Whether it was ended by this signal.
+    /// Whether this signal ended the program.
     pub(crate) fn signalled(&self, signal: i32) -> bool {
         self.status.signal() == Some(signal)
     }
@@ -139,7 +140,7 @@ impl Ended {
     }
 }
 
-/// Enough of a text to see what went wrong.
+/// As much of a text as shows what went wrong.
 fn clipped(text: &str) -> &str {
     let end = text.char_indices().nth(4000).map_or(text.len(), |(end, _)| end);
     &text[..end]
@@ -175,7 +176,7 @@ pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<Ended
 }
 
 fn run_until(command: &mut Command, input: &str, limit: Duration) -> Result<Ended, String> {
-    // Files, not pipes: they never fill up, and a grandchild that lives on does not hold us.
+    // Files, not pipes: they never fill up, and a grandchild that lives on does not make this wait.
     let [mut stdin, mut stdout, mut stderr] = [temporary()?, temporary()?, temporary()?];
     std::io::Write::write_all(&mut stdin, input.as_bytes()).map_err(|e| e.to_string())?;
     stdin.rewind().map_err(|error| error.to_string())?;
@@ -230,7 +231,7 @@ pub(crate) fn add_cases(suite: &mut Suite, theme: &str, source: &'static str, ca
     add_cases_of(suite, theme, source, cases, |source| program(source).map(preloaded));
 }
 
-/// As [`add_cases`], of the program that `command` makes of the source.
+/// As [`add_cases`], for the program that `command` makes of the source.
 pub(crate) fn add_cases_of(
     suite: &mut Suite,
     theme: &str,

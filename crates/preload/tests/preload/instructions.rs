@@ -1,4 +1,4 @@
-//! Exact instruction counts of the hit paths, counted by valgrind's callgrind.
+//! Exact instruction counts of the hit paths, taken with valgrind's callgrind.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use hectare_check::instructions_per_call;
 
 use crate::harness::{Suite, ensure, preloaded, program, run, scratch};
 
-/// A request, and what each call for it may take.
+/// A request, and how many instructions each call for it may take.
 struct Bound {
     name: &'static str,
     conf: &'static str,
@@ -15,14 +15,14 @@ struct Bound {
 }
 
 const BOUNDS: [Bound; 6] = [
-    // The thread's list has an object, and room.
+    // The thread's list has an object, and room for one.
     Bound {
         name: "instructions::of_the_hit_path",
         conf: "",
         bytes: 64,
         calls: &[("malloc", 22), ("free", 31), ("free_sized", 31), ("malloc_usable_size", 27)],
     },
-    // The same where calls are counted, as for the profile and for guarded objects.
+    // The same while calls are counted, as for the profile and for guarded objects.
     Bound {
         name: "instructions::of_the_counted_path",
         conf: "guard:4294967296",
@@ -36,7 +36,7 @@ const BOUNDS: [Bound; 6] = [
         bytes: 192,
         calls: &[("memalign", 30), ("posix_memalign", 34)],
     },
-    // The thread keeps such a run. The clock, which is asked at each 64th free, is counted.
+    // The thread keeps such a run. The count includes the clock, which is read at each 64th free.
     Bound {
         name: "instructions::of_a_run",
         conf: "",
@@ -81,7 +81,7 @@ pub(crate) fn add(suite: &mut Suite) {
 fn counted(function: &str, conf: &str, bytes: u64) -> Result<u64, String> {
     let directory = scratch(&format!("callgrind-{function}-{bytes}-{conf}"));
     let program = program("pairs.c")?;
-    // The second is another name of the same code, by which callgrind may know it.
+    // The second is another name of the same code; callgrind may know the code by that one.
     let names = [function, "operator delete*(void*, unsigned long)"];
     let names = if function == "free_sized" { &names } else { &names[..1] };
     let taken = instructions_per_call(names, &directory.join("out"), |arguments, calls| {

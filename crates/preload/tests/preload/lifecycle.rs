@@ -53,7 +53,7 @@ pub(crate) fn add(suite: &mut Suite) {
         run(&mut command)?.well().map(drop)
     });
     for case in ["nothing_is_lost", "asked_again"] {
-        // By threads' caches, and by those of a front that sees every call.
+        // By threads' caches, and by the caches of a front that sees every call.
         for front in ["front:thread", "guard:1000"] {
             let name = format!("lifecycle::unseen_end::{case}[{front}]");
             suite.test_with(name, &["cc"], move || unseen_end(case, front));
@@ -82,7 +82,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("lifecycle::loaded_by_dlopen", &["cc"], loaded_by_dlopen);
 }
 
-/// The program's own functions, which refuse, are those that libraries call.
+/// Libraries call the program's own functions, which refuse.
 fn unseen_end(case: &str, front: &str) -> Outcome {
     let mut command = preloaded(compile("unseen.c", &["-rdynamic"], "")?);
     run(command.arg(case).env("HECTARE_CONF", front))?.well().map(drop)
@@ -93,7 +93,7 @@ fn stepped(case: &str) -> Outcome {
     run(command.arg(case).env("HECTARE_CONF", "stats_signal:10"))?.well().map(drop)
 }
 
-/// Whether a program may be traced here. One that cannot be built is for the tests to tell.
+/// Whether a program may be traced here. If it cannot be built, the tests report that.
 fn can_step() -> bool {
     let Ok(program) = program("stepped.c") else { return true };
     run(plain(program).arg("can_be")).is_ok_and(|ended| ended.well().is_ok())
@@ -103,7 +103,8 @@ fn guest() -> Result<std::path::PathBuf, String> {
     compile("guest.c", &["-shared", "-fPIC"], "-shared")
 }
 
-/// A library whose constructor allocates and enters fork handlers that do, before or behind ours.
+/// A library whose constructor allocates and registers fork handlers that do, before or behind
+/// ours.
 fn guest_preloaded(first: bool) -> Outcome {
     let guest = guest()?;
     let (guest, ours) = (guest.display(), library().display());
@@ -117,7 +118,7 @@ fn dlopen_dlclose() -> Outcome {
     run(command.arg("cycle").arg(guest()?))?.well().map(drop)
 }
 
-/// The guest is named without its folder, which only the RUNPATH of the program tells: so the linker
+/// The guest is named without its folder, which only the program's RUNPATH gives. So the linker
 /// must still see who calls.
 fn dlopen_deepbind() -> Outcome {
     let guest = guest()?;
@@ -127,7 +128,7 @@ fn dlopen_deepbind() -> Outcome {
     run(command.arg("deep").arg(name))?.well().map(drop)
 }
 
-/// Not preloaded: the library itself is opened by a program that runs, and used by its names.
+/// The library is not preloaded: a running program opens it, and uses its names.
 fn loaded_by_dlopen() -> Outcome {
     let mut command = plain(program("loader.c")?);
     let ended = run(command.arg("borrow").arg(library()))?.well()?;

@@ -1,9 +1,9 @@
 //! `libhectare.so` under real programs: every promise of a drop-in malloc, one test each.
 //!
-//! The tests compile small C and C++ programs (`tests/c`) and run them with the library
-//! preloaded; a program that ends with status 0 has found the promise kept. A test that needs
-//! what this machine lacks is listed as ignored, with its name and the reason, and never counted
-//! as passed.
+//! The tests compile small C and C++ programs (`tests/c`) and run them with the library preloaded.
+//! A program that ends with status 0 has found the promise kept. If a test needs something that
+//! this machine lacks, it is listed as ignored, with its name and the reason, and never counted as
+//! passed.
 
 mod archive;
 mod configuration;

@@ -1,5 +1,5 @@
-//! pprof's `profile.proto`, as github.com/google/pprof publishes it: as much of it as these tests
-//! read, decoded by `prost`.
+//! pprof's `profile.proto`, as github.com/google/pprof publishes it. `prost` decodes as much of it
+//! as these tests read.
 
 use std::collections::HashMap;
 
@@ -75,7 +75,7 @@ impl Profile {
         self.string_table.get(index).map_or("?", String::as_str)
     }
 
-    /// What the format asks of every file, and we of ours.
+    /// What the format demands of every file, and these tests of ours.
     pub(crate) fn check(&self) -> Outcome {
         let name = |kind: &ValueType| format!("{}/{}", self.text(kind.kind), self.text(kind.unit));
         let names: Vec<String> = self.sample_type.iter().map(name).collect();

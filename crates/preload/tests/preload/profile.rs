@@ -70,8 +70,8 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-/// Cases of `contract.c` with bounds that do not hold where every object is sampled: the statistics count what objects share as a whole,
-/// and what is resident has the profile's tables in it.
+/// Cases of `contract.c` whose bounds do not hold if every object is sampled: the statistics count
+/// what objects share as a whole, and the resident memory includes the profile's tables.
 const OF_FIGURES: &[&str] = &[
     "mallinfo2_is_true",
     "mallinfo2_is_exact",
@@ -80,8 +80,8 @@ const OF_FIGURES: &[&str] = &[
     "a_peak_goes_back",
 ];
 
-/// Cases of `misuse.c`, as [`misuse::CASES`], where small sampled objects share pages: of one that is free it is
-/// known only that none is there.
+/// Cases of `misuse.c`, as [`misuse::CASES`], in which small sampled objects share pages. About a
+/// free one it is known only that no object is there.
 const MISUSES: &[(&str, &str, &str)] = &[
     ("double_free_at_once", "free", "nothing is allocated there: a double free"),
     ("double_free_other_thread", "free", "nothing is allocated there: a double free"),
@@ -92,7 +92,7 @@ const MISUSES: &[(&str, &str, &str)] = &[
     ("misaligned", "free", "misaligned pointer"),
 ];
 
-/// A program of the tests whose every object is sampled, and whose profile goes nowhere.
+/// A program of the tests whose objects are all sampled, and whose profile goes nowhere.
 fn every_object_sampled(name: &'static str) -> Result<Command, String> {
     let mut command = preloaded(program(name)?);
     command.env("HECTARE_CONF", "prof:true,prof_sample:1,prof_prefix:/dev/null/none");
@@ -173,7 +173,7 @@ fn read(path: &Path) -> Result<Profile, String> {
     Ok(profile)
 }
 
-/// What the program says of a site: its name, where its code lies, how much it has live.
+/// What the program says of a site: its name, where its code lies, and how much it has live.
 struct Site<'a> {
     name: &'a str,
     start: u64,
@@ -198,8 +198,8 @@ fn sites(output: &str) -> Result<Vec<Site<'_>>, String> {
         .collect()
 }
 
-/// The live bytes that the profile attributes to each site, by the innermost frame that lies in
-/// one; and all there are.
+/// The live bytes that the profile attributes to each site, by the innermost frame that lies in a
+/// site; and all live bytes.
 fn attributed(profile: &Profile, sites: &[Site<'_>]) -> (Vec<f64>, f64) {
     let mut bytes = vec![0.0; sites.len()];
     let mut total = 0.0;
@@ -215,8 +215,8 @@ fn attributed(profile: &Profile, sites: &[Site<'_>]) -> (Vec<f64>, f64) {
     (bytes, total)
 }
 
-/// At least 95 % of the live bytes must be attributed to where they came from: what a site is
-/// given beyond its own does not count.
+/// At least 95 % of the live bytes must be attributed to where they came from. Bytes that a site is
+/// given beyond its own do not count.
 fn live_bytes_by_call_site(run: Profiled) -> Outcome {
     let profile = run.only_profile()?;
     let sites = sites(&run.ended.stdout)?;
@@ -237,7 +237,7 @@ fn live_bytes_by_call_site(run: Profiled) -> Outcome {
     run.done()
 }
 
-/// With every byte a sampling point nothing is an estimate: the figures are exact.
+/// If every byte is a sampling point, nothing is an estimate: the figures are exact.
 fn every_byte_at_rate_one() -> Outcome {
     let run = Profiled::run("rate-one", "sites", "prof_sample:1")?;
     let profile = run.only_profile()?;
@@ -251,8 +251,8 @@ fn every_byte_at_rate_one() -> Outcome {
     run.done()
 }
 
-/// Also where this library was not found at first, and was found when somebody else asked who called. Frame pointers, unlike
-/// tables, do not lead beyond the C library's caller of `main`.
+/// The same if this library was not found at first, and was found when something else asked who
+/// called. Frame pointers, unlike tables, do not lead beyond the C library's caller of `main`.
 fn frame_pointers_stay_chosen() -> Outcome {
     let program = compile("unfound.c", &["-fno-omit-frame-pointer", "-rdynamic"], "")?;
     let run =
@@ -270,7 +270,8 @@ fn frame_pointers_stay_chosen() -> Outcome {
     run.done()
 }
 
-/// What glibc's own unwinder sees is what the profile says, call by call, up to the outermost frame.
+/// The profile's stacks are those that glibc's own unwinder sees, call by call, up to the outermost
+/// frame.
 fn stacks_of_backtrace(name: &str, program: &Path) -> Outcome {
     let run = Profiled::run_program(program, name, "", "prof_sample:1")?;
     let profile = run.only_profile()?;
@@ -281,7 +282,8 @@ fn stacks_of_backtrace(name: &str, program: &Path) -> Outcome {
             let digits = word.strip_prefix("0x").ok_or(format!("not an address: {word}"))?;
             u64::from_str_radix(digits, 16).map_err(|error| error.to_string())
         });
-        // A file has the place of each call, a byte before the address behind it, and of what a signal has interrupted.
+        // A file gives the place of each call, which is a byte before the return address, and the
+        // pc of code that a signal has interrupted.
         let callers =
             addresses.map(|address| Ok(address? - 1)).collect::<Result<Vec<_>, String>>()?;
         let known = stacks.iter().any(|stack| stack[1..] == callers);
@@ -297,12 +299,12 @@ fn freed_objects_are_forgotten() -> Outcome {
     let profile = run.only_profile()?;
     let [all, live] = [1, 3].map(|value| profile.stacks().map(|(_, v)| v[value]).sum::<i64>());
     ensure(all > 100_000_000, || format!("{all} bytes in all"))?;
-    // What the C library keeps for itself.
+    // The bytes that the C library keeps for itself.
     ensure(live < 100_000, || format!("{live} bytes live"))?;
     run.done()
 }
 
-/// What stays where it is is not drawn again, as often as it may be resized.
+/// An object that stays where it is is not sampled anew, however often it is resized.
 fn resized_in_sparse_slabs() -> Outcome {
     let run = Profiled::run("sparse", "resized_in_sparse_slabs", "prof_sample:100000")?;
     let live: i64 = run.only_profile()?.stacks().map(|(_, values)| values[3]).sum();
@@ -311,7 +313,7 @@ fn resized_in_sparse_slabs() -> Outcome {
     run.done()
 }
 
-/// The mappings lead from an address to a function's name by the program's own symbols.
+/// By the mappings, and by the program's own symbols, an address leads to a function's name.
 fn symbols_resolve() -> Outcome {
     let run = Profiled::run("symbols", "sites", "prof_sample:65536")?;
     let profile = run.only_profile()?;
@@ -323,7 +325,7 @@ fn symbols_resolve() -> Outcome {
         let Some(address) = addresses.find(inside) else { continue };
         let (file, offset) = profile.file_of(address).ok_or("the address is in no mapping")?;
         let mut command = Command::new("addr2line");
-        // With what was inlined into what.
+        // With the functions that were inlined.
         command.args(["-i", "-f", "-e", file, &format!("{offset:#x}")]);
         let told = crate::harness::run(&mut command)?.well()?;
         let named = told.stdout.lines().any(|line| line == site.name);
@@ -370,7 +372,7 @@ fn opens_in_go_pprof() -> Outcome {
 const SIGNALS: &str = "prof_signal:12,stats_signal:10";
 
 fn signals_anywhere() -> Outcome {
-    // More than a hundred signals of each kind, as a rule, on a machine that is idle.
+    // On an idle machine there are usually more than a hundred signals of each kind.
     const ENOUGH: usize = 60;
     let options = format!("prof_sample:100000,{SIGNALS}");
     let run = Profiled::run_with("signals", "signals_anywhere", &options, |command| {
@@ -378,7 +380,7 @@ fn signals_anywhere() -> Outcome {
         command.env("TEST_ENOUGH", ENOUGH.to_string());
     })?;
     let files = run.files()?;
-    // From 0 on; at the end, and the forked child's two.
+    // Files are numbered from 0 on. One more comes at the end, and two from the forked child.
     ensure(files.len() >= ENOUGH + 4, || run.ended.describe(&format!("{} files", files.len())))?;
     files.iter().try_for_each(|file| read(file).map(drop))?;
     run.done()
@@ -410,7 +412,7 @@ fn one_signal_for_both() -> Outcome {
 fn forked_processes() -> Outcome {
     let run = Profiled::run("forks", "forks", "prof_sample:16384")?;
     let files = run.files()?;
-    // The parent's first is from before all that.
+    // The parent's first file is from before all that.
     ensure(files.len() == 3, || run.ended.describe(&format!("of two processes {files:?}")))?;
     let firsts = files.iter().filter(|file| file.to_string_lossy().ends_with(".0.pb.gz"));
     ensure(firsts.count() == 2, || format!("not numbered from 0 each: {files:?}"))?;

@@ -1,4 +1,4 @@
-//! Real programs, unharmed: each runs with the library and without, and must say the same.
+//! Real programs, unharmed: each runs with the library and without, and must print the same.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -44,7 +44,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("programs::redis", &["redis-server", "redis-benchmark"], redis);
 }
 
-/// As crates/preload/README.md has it.
+/// As crates/preload/README.md describes it.
 fn under_memcheck() -> Outcome {
     let mut command = preloaded("valgrind");
     command.args(["--leak-check=full", "--soname-synonyms=somalloc=libhectare.so"]);
@@ -116,7 +116,7 @@ fn numbered_lines() -> String {
     (0..200_000u64).map(|i| format!("{}\n", i * 7919 % 200_003)).collect()
 }
 
-/// Runs a command with the library and without; what they print must be the same.
+/// Runs a command with the library and without it. Its output must be the same.
 fn same(act: &dyn Fn(&mut Command) -> Result<Ended, String>, tool: &str) -> Outcome {
     let without = act(&mut plain(tool))?.well()?;
     let with = act(&mut preloaded(tool))?.well()?;
@@ -125,7 +125,8 @@ fn same(act: &dyn Fn(&mut Command) -> Result<Ended, String>, tool: &str) -> Outc
     })
 }
 
-/// Compiles twice; the objects must be the same bytes. The real file is one of this test's own.
+/// Compiles twice; the objects must be the same bytes. The real source file is one of this test's
+/// own.
 fn compile_twice(compiler: &str, source: &str) -> Outcome {
     let directory = scratch(&format!("programs-{compiler}"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
@@ -146,7 +147,7 @@ fn compile_cxx() -> Outcome {
     compile_twice("c++", "operators.cpp")
 }
 
-/// A history made, packed and read with the library; then read without it.
+/// A history is made, packed and read with the library, then read without it.
 fn git() -> Outcome {
     let directory = scratch("programs-git");
     let git = |mut command: Command, arguments: &[&str]| {
@@ -173,7 +174,7 @@ fn git() -> Outcome {
     fs::remove_dir_all(directory).map_err(|error| error.to_string())
 }
 
-/// A server that is ended when the test is over, whatever comes.
+/// A server that is ended when the test is over, however that ends.
 struct Server(std::process::Child);
 
 impl Drop for Server {
@@ -205,7 +206,7 @@ fn redis() -> Outcome {
     let mut benchmark = preloaded("redis-benchmark");
     benchmark.args(["-p", &port_text, "-q", "-n", "20000", "-r", "5000", "-d", "300", "-P", "16"]);
     run(benchmark.args(["-t", "set,get,lpush,hset,sadd,mset"]))?.well()?;
-    // Its fork saves while it goes on; then all is as it was.
+    // The server's fork saves while the server goes on. Then all is as it was.
     let before = ask(port, "DBSIZE")?;
     ensure(before.starts_with(':') && before != ":0", || format!("DBSIZE says {before}"))?;
     ensure(ask(port, "BGSAVE")?.starts_with('+'), || "BGSAVE is refused".into())?;

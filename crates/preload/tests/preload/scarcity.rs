@@ -28,7 +28,7 @@ const CASES: &[&str] = &[
     "small_without_huge_pages",
 ];
 
-/// Every object is known to the profile, of which no file is written.
+/// Every object is sampled, but the profile writes no file.
 const SAMPLED: &str = "prof:true,prof_sample:1,prof_prefix:/dev/null/none";
 
 pub(crate) fn add(suite: &mut Suite) {
@@ -71,10 +71,10 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-/// The kernel's rule for memory that is promised: 2 promises no more than there is.
+/// The kernel's rule for promising memory: 2 promises no more than there is.
 const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 
-/// It is the whole machine's: a test sets it only where it has been told that it may.
+/// The setting is the whole machine's, so a test changes it only if it has been told that it may.
 const MAY_SET: &str = "HECTARE_MACHINE_TESTS";
 
 fn suite_overcommit(suite: &mut Suite) {
@@ -89,7 +89,7 @@ fn suite_overcommit(suite: &mut Suite) {
         suite.skip(name, format!("{OVERCOMMIT} is {mode}, not 2; {MAY_SET}=1 lets root set it"));
     } else {
         suite.test_with(name, &["cc"], || {
-            // Compiled before, so that the machine is without overcommit for a moment only.
+            // Compiled beforehand, so that the machine is without overcommit for a moment only.
             program("scarcity.c")?;
             let _restored = Setting::set(OVERCOMMIT, mode, "2")?;
             overcommit_refused()
@@ -97,7 +97,7 @@ fn suite_overcommit(suite: &mut Suite) {
     }
 }
 
-/// A setting of the machine, set back also when the test has failed.
+/// A setting of the machine, which is restored even if the test has failed.
 struct Setting {
     path: &'static str,
     before: String,
@@ -137,7 +137,7 @@ fn suite_hugetlb(suite: &mut Suite) {
     }
     suite.test_with(name, &["cc"], move || {
         let program = program("scarcity.c")?;
-        // The pool's, and as many again for the child that writes to them all.
+        // The pool's pages, and as many again for the child that writes to all of them.
         let pages = before.parse::<usize>().map_err(|_| format!("{HUGE_PAGES}: {before}"))? + 64;
         let _restored = Setting::set(HUGE_PAGES, before, &pages.to_string())?;
         let mut command = preloaded(program);
@@ -145,7 +145,8 @@ fn suite_hugetlb(suite: &mut Suite) {
     });
 }
 
-/// Where the machine has transparent huge pages: `always`, `madvise` or `never`, of which the one that holds is in brackets.
+/// Where the machine has transparent huge pages: `always`, `madvise` or `never`. The one in
+/// brackets holds.
 const HUGE_WHERE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 fn suite_huge_everywhere(suite: &mut Suite) {
@@ -172,7 +173,7 @@ fn suite_huge_everywhere(suite: &mut Suite) {
 }
 
 /// The limits of address space hold as elsewhere, and a reservation of the heap's size is not
-/// refused for what it might hold.
+/// refused because of the memory that it might hold.
 fn overcommit_refused() -> Outcome {
     for case in ["address_space_limit", "larger_objects_after_smaller", "few_mappings"] {
         run(preloaded(program("scarcity.c")?).arg(case))?.well()?;
@@ -180,11 +181,11 @@ fn overcommit_refused() -> Outcome {
     Ok(())
 }
 
-/// A control group of this test's own, gone when the test is over.
+/// A control group of this test's own, removed when the test is over.
 struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// `None` where this process may make none.
+    /// `None` if this process may make none.
     fn new() -> Option<Self> {
         let name = format!("hectare-test-{}", std::process::id());
         let path = Path::new("/sys/fs/cgroup/memory").join(name);
@@ -197,14 +198,15 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // A group that some process is still in stays: nothing else can be done about it here.
+        // If a process is still in the group, it stays: nothing else can be done about it here.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
 fn suite_control_group(suite: &mut Suite) {
     let name = "scarcity::control_group";
-    // One is made to see whether it can be, and goes at once: this test may not be the one to run.
+    // This makes a group to see whether that is possible, and removes it at once: this test may not
+    // be the one to run.
     match ControlGroup::new() {
         None => suite.skip(name, "no control group (version 1) can be made here: not root?"),
         Some(_) => suite.test_with(name, &["cc"], || {
@@ -213,7 +215,8 @@ fn suite_control_group(suite: &mut Suite) {
     }
 }
 
-/// Takes 40 MB at a time, in objects of all sizes one after the other, where 96 MB may be had.
+/// Takes 40 MB at a time, in objects of all sizes one after the other, where only 96 MB are
+/// allowed.
 fn control_group(group: &ControlGroup) -> Outcome {
     let mut command = preloaded(program("scarcity.c")?);
     command.arg("control_group").env("TEST_CONTROL_GROUP", group.0.join("cgroup.procs"));

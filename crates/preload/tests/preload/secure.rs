@@ -1,4 +1,4 @@
-//! The hardened front: each protection by a program that runs into it.
+//! The hardened front: each protection is tested by a program that runs into it.
 
 use std::process::Command;
 
@@ -26,7 +26,7 @@ const TOLD: &[(&str, &str, &str)] = &[
     ("wrong_size_of_aligned", "free", "wrong size"),
 ];
 
-/// Cases that the memory itself refuses.
+/// Cases that end by a fault at the memory itself.
 const FAULTS: &[&str] =
     &["overflow_large", "overflow_huge", "overflow_slab", "read_after_free_large"];
 
@@ -66,7 +66,7 @@ pub(crate) fn add(suite: &mut Suite) {
             run(hardened("secure.c")?.arg(case))?.well().map(drop)
         });
     }
-    // What the plain front promises, this one does too.
+    // This front promises what the plain one does, too.
     for case in [
         "names_are_ours",
         "free_keeps_errno",

@@ -1,5 +1,5 @@
-//! Programs' own test suites, as Debian ships them: each part runs on the system's allocator and
-//! with the library, and must end the same, with the same tests passed.
+//! Programs' own test suites, as Debian ships them. Each part runs on the system's allocator and
+//! with the library. It must end the same, with the same tests passed.
 //!
 //! A part takes a second or two. `HECTARE_SUITES=all` adds those that take up to a minute.
 
@@ -17,7 +17,7 @@ pub(crate) fn add(suite: &mut Suite) {
     glib(suite);
 }
 
-/// Adds a test for each of `parts`, and for each of `longer` where those are asked for.
+/// Adds a test for each of `parts`, and for each of `longer` if those are asked for.
 fn add_parts(
     suite: &mut Suite,
     theme: &str,
@@ -37,7 +37,7 @@ fn add_parts(
 /// How long a part may run: as long as a slow one takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs a part with the library and without; the lines that `outcomes` finds must be the same.
+/// Runs a part with the library and without. The lines that `outcomes` finds must be the same.
 fn same(
     theme: &str,
     command: &dyn Fn(fn(&Path) -> Command) -> Command,
@@ -90,7 +90,7 @@ fn python(suite: &mut Suite) {
             let python = find_python().ok_or("python3 is gone")?;
             let command = |start: fn(&Path) -> Command| {
                 let mut command = start(&python);
-                // Its own allocator for small objects would serve most of what is tested.
+                // Python's own allocator for small objects would serve most of what is tested.
                 command.env("PYTHONMALLOC", "malloc").env("PYTHONDONTWRITEBYTECODE", "1");
                 command.args(["-m", "test", "-v"]).arg(format!("test_{module}"));
                 command
@@ -101,7 +101,7 @@ fn python(suite: &mut Suite) {
     }
 }
 
-/// The `python3` that has its suite: the distribution's, or else the first on the path.
+/// The `python3` that has the suite: the distribution's, or else the first on the path.
 fn find_python() -> Option<PathBuf> {
     let candidates = [Some(PathBuf::from("/usr/bin/python3")), find_tool("python3")];
     candidates.into_iter().flatten().find(|python| {
@@ -123,7 +123,7 @@ fn unittest_outcomes(ended: &Ended) -> Vec<String> {
 /// Where `libglib2.0-tests` puts its programs.
 const GLIB_PROGRAMS: &str = "/usr/libexec/installed-tests/glib";
 
-/// What their random numbers begin with: tests are named after them.
+/// The seed of their random numbers: tests are named after it.
 const SEED: &str = "R02S9a79238f4bf03f87b0500fab5317d291";
 
 /// Programs of GLib's suite: containers, strings, threads and their pools, processes, D-Bus.
