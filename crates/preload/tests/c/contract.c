@@ -24,7 +24,7 @@ static const char *const NAMES[] = {
     "_ZdaPvSt11align_val_tRKSt9nothrow_t",
 };
 
-/* Of the library, or of the file that the environment names. */
+/* The names belong to the library, or to the file that the environment names. */
 static void names_are_ours(void) {
     const char *file = getenv("TEST_FILE") ? getenv("TEST_FILE") : "libhectare.so";
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
@@ -60,7 +60,7 @@ static void free_keeps_errno(void) {
     CHECK(errno == 4321);
 }
 
-/* `expression` is null and sets ENOMEM. */
+/* CHECKs that `expression` is null and sets ENOMEM. */
 #define REFUSED(expression)                           \
     do {                                              \
         errno = 0;                                    \
@@ -134,7 +134,7 @@ static void posix_memalign_einval(void) {
     free(place);
 }
 
-/* An alignment that is no power of two is rounded up to one, as glibc 2.36 does. */
+/* An alignment that is no power of two is rounded up to one, as in glibc 2.36. */
 static void odd_alignments(void) {
     size_t odd[] = {0, 3, 17, 24, 48, 100, 4095, 5000, 65537};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
@@ -183,7 +183,7 @@ static void aligned(void) {
         CHECK(p);
         free(p);
         free(q);
-        /* It grows in its place only as far as that is its own. */
+        /* It grows in place only as far as the memory is its own. */
         for (size_t bytes = 8200; bytes < 40000; bytes += 3000) {
             char *grown = realloc(memalign(align, bytes), bytes + bytes / 5);
             CHECK(grown);
@@ -276,7 +276,8 @@ static void realloc_keeps_contents(void) {
     }
 }
 
-/* A vector grown to 512 MiB would copy 1 GiB and touch both copies; moved pages do neither. */
+/* If a vector that grows to 512 MiB were copied, that would move 1 GiB and touch both copies;
+   moving pages does neither. */
 static void realloc_huge_moves_pages(void) {
     size_t before = resident_bytes();
     unsigned char *p = NULL;
@@ -321,7 +322,7 @@ static void usable_size(void) {
 static void valloc_pvalloc(void) {
     size_t page = sysconf(_SC_PAGESIZE);
     for (size_t n = 0; n < 100000; n += 997) {
-        /* Beside others: the first object of a slab is aligned without asking. */
+        /* Beside others: the first object of a slab is aligned by chance. */
         void *before = malloc(n), *p = valloc(n), *q = pvalloc(n), *r = valloc(n);
         CHECK(p && (uintptr_t)p % page == 0);
         CHECK(r && (uintptr_t)r % page == 0);
@@ -376,7 +377,7 @@ static size_t in_use(void) {
     return info.uordblks + info.hblkhd;
 }
 
-/* What the heap may round up or hold in a thread's cache. */
+/* Allows for what the heap may round up or hold in a thread's cache. */
 static int near(size_t value, size_t expected) {
     size_t slack = expected / 8 + 300000;
     return value + slack >= expected && value <= expected + slack;
@@ -404,7 +405,7 @@ static void mallinfo2_is_true(void) {
           "arena %zu, in use %zu, free %zu", end.arena, end.uordblks, end.fordblks);
 }
 
-/* With one thread there is nothing to guess: what is in use is the sum of what is live. */
+/* With one thread there is nothing to guess: the bytes in use are the sum of the live ones. */
 static void mallinfo2_is_exact(void) {
     enum { COUNT = 30000 };
     static void *all[COUNT];
@@ -439,8 +440,9 @@ static void mallinfo_agrees(void) {
     free(p), free(q);
 }
 
-/* A program may copy what it never wrote, and what lay there from before must not look like damage
-   where it comes to lie: the heap's own marks of free objects among it. */
+/* A program may copy memory that it never wrote. The old contents of that memory, including the
+   heap's own marks of free objects, must not look like damage in the place that they are copied
+   to. */
 static void untouched_contents_move(void) {
     enum { COUNT = 40 };
     static char *all[COUNT];
@@ -457,8 +459,8 @@ static void untouched_contents_move(void) {
     for (int i = 0; i < COUNT; i++) free(all[i]);
 }
 
-/* The program serves the faults of a part of an object, which therefore has a mapping of its own that the system does not
-   move: what lies before it must not be moved alone. */
+/* The program serves the faults of a part of an object. That part therefore has a mapping of its
+   own, which the system does not move, and the part before it must not be moved alone. */
 static void parts_stay_together(void) {
     enum { WORDS = (20 << 20) / sizeof(size_t) };
     int served = (int)syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY);
@@ -524,7 +526,7 @@ static void malloc_stats_prints(void) {
 enum { TELLERS = 8, HELD = 1500 };
 static void *held[TELLERS][HELD];
 
-/* Holds objects of all kinds, a huge one among them; others come and go. */
+/* Holds objects of all kinds, including a huge one; others come and go. */
 static void *hold(void *number) {
     uintptr_t own = (uintptr_t)number;
     uint64_t random = own + 21;
@@ -541,7 +543,7 @@ static void *hold(void *number) {
     return NULL;
 }
 
-/* What the statistics as JSON say of `key`. */
+/* The value of `key` in the statistics as JSON. */
 static size_t exported(const char *key) {
     int (*dump)(const char *) = dlsym(RTLD_DEFAULT, "hectare_stats_dump");
     const char *path = getenv("TEST_PATH");
@@ -555,8 +557,9 @@ static size_t exported(const char *key) {
     return number_after(text, key);
 }
 
-/* What threads left behind when they ended is known, and each way to ask tells the same of it. By
-   threads' own caches exactly; the other fronts round, seal or keep back in their own ways. */
+/* The heap knows what threads left behind when they ended, and each way to ask gives the same
+   answer. With threads' own caches the answer is exact; the other fronts round, seal or keep back
+   in their own ways. */
 static void statistics_of_many_threads(void) {
     int is_exact = getenv("TEST_EXACT") != NULL;
     exported("\"used_bytes\": ");
@@ -570,7 +573,7 @@ static void statistics_of_many_threads(void) {
         for (int j = 0; j < HELD; j++) live += malloc_usable_size(held[i][j]);
     }
     size_t told = in_use() - start;
-    /* The C library keeps some hundred bytes for each thread that comes after. */
+    /* For each thread that comes later, the C library keeps some hundred bytes. */
     int is_true = is_exact ? told - live < TELLERS * 500 : near(told, live);
     CHECK(is_true, "%zu, live are %zu", told, live);
     CHECK(mallinfo2().hblks - huge == TELLERS, "%zu huge objects", mallinfo2().hblks - huge);
@@ -587,7 +590,7 @@ static void statistics_of_many_threads(void) {
                     number_after(text, "<total type=\"run\" size=\"") +
                     number_after(text, "<total type=\"mmap\" size=\"");
     CHECK(near(in_xml - start, live), "%zu", in_xml - start);
-    /* The classes add up to what they are summed up as. */
+    /* The figures of the classes add up to their sum as reported. */
     size_t of_classes = 0;
     for (const char *at = text; (at = strstr(at, "<size bytes=\"")); at++)
         of_classes += number_after(at, "bytes=\"") * number_after(at, "used=\"");
@@ -597,7 +600,7 @@ static void statistics_of_many_threads(void) {
         for (int j = 0; j < HELD; j++) free(held[i][j]);
     }
     size_t left = in_use() - start;
-    /* A quarantine is in use: at most 256 KiB of each of 64 classes. */
+    /* A quarantine counts as in use: at most 256 KiB for each of 64 classes. */
     CHECK(left < (is_exact ? 60000 : 64 * 256 << 10), "%zu bytes are left", left);
 }
 
@@ -617,7 +620,8 @@ static void malloc_trim_gives_back(void) {
     /* Reading the size has used, and freed, some of the lists that a trim empties. */
     malloc_trim(0);
     CHECK(malloc_trim(0) == 0, "nothing is left to give back");
-    /* Of a block as long, the second in a row lies ready when it is freed; where it does, it goes, too. */
+    /* The second of two equally long blocks lies ready when it is freed. A trim gives it back,
+       too. */
     enum { HUGE_BYTES = 1 << 30 };
     for (int i = 0; i < 2; i++) {
         void *volatile huge = malloc(HUGE_BYTES);
@@ -628,7 +632,8 @@ static void malloc_trim_gives_back(void) {
     CHECK(mallinfo2().smblks == 0, "%zu objects still lie on lists", mallinfo2().smblks);
 }
 
-/* Blocks that nobody writes to, taken anew: a huge page for each would hold it all. */
+/* Blocks that nobody writes to are taken anew. With a huge page for each, all of them would hold
+   memory. */
 static void untouched_blocks_hold_nothing(void) {
     enum { COUNT = 100 };
     static void *all[COUNT];
@@ -641,7 +646,8 @@ static void untouched_blocks_hold_nothing(void) {
     }
 }
 
-/* Buffers of which a byte is written: each lies in pages of its own, and one of them is enough. */
+/* One byte of each buffer is written. Each buffer lies in pages of its own, and one of them is
+   enough. */
 static void buffers_hold_what_is_written(void) {
     enum { COUNT = 4000 };
     static char *all[COUNT];
@@ -656,8 +662,8 @@ static void buffers_hold_what_is_written(void) {
     }
 }
 
-/* Freed in random order, so that each page keeps an object nearly to the end: then the calls that
-   free must see to what is left, for none comes after them. */
+/* The objects are freed in random order, so that nearly to the end each page keeps one. The calls
+   that free must therefore see to what is left, for no call comes after them. */
 static void a_peak_goes_back(void) {
     enum { COUNT = 1000000 };
     static void *all[COUNT];
@@ -679,7 +685,7 @@ static void a_peak_goes_back(void) {
     size_t end = resident_bytes();
     size_t kept = 16000000;
     const char *configuration = getenv("HECTARE_CONF");
-    /* In quarantine up to 256 KiB of each of the 24 classes from 16 to 512 bytes. */
+    /* The quarantine holds up to 256 KiB of each of the 24 classes from 16 to 512 bytes. */
     if (configuration && strstr(configuration, "secure")) kept += 24 * (256 << 10);
     CHECK(end < start + kept, "%zu bytes at the start, %zu at the end", start, end);
 }

@@ -35,7 +35,7 @@ static void overflow_write(void) {
 
 static void underflow(void) { sink = allocate(4096)[-1]; }
 
-/* Too near to fault: found when the object is freed. */
+/* The write is too near to fault; it is found when the object is freed. */
 static void overflow_by_one(void) {
     char *object = allocate(100);
     ((char *)opaque(object))[100] = 1;
@@ -67,7 +67,7 @@ static void use_after_free_by_thread(void) {
     pthread_join(thread, NULL);
 }
 
-/* Its handlers have 4 KiB beside what the kernel needs: less than SIGSTKSZ, 8 KiB. */
+/* The handlers have 4 KiB beside what the kernel needs: less than SIGSTKSZ, 8 KiB. */
 static void use_after_free_on_small_stack(void) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = 4096 + getauxval(AT_MINSIGSTKSZ);
     char *sealed = mmap(NULL, page + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -77,7 +77,8 @@ static void use_after_free_on_small_stack(void) {
     use_after_free();
 }
 
-/* A thread that is being cancelled must not end at the report instead of the process. */
+/* The report must end the process, even in a thread that is being cancelled: that thread must not
+   end there instead. */
 static void *release_while_cancelled(void *object) {
     pthread_cancel(pthread_self());
     release(object);
@@ -100,13 +101,13 @@ static void double_free(void) {
 
 static void interior(void) { free(opaque(allocate(100) + 16)); }
 
-/* Behind the object nothing was ever allocated: not even the stream's buffer. */
+/* Nothing was ever allocated behind the object: not even the stream's buffer. */
 static void behind_the_last(void) {
     setvbuf(stdout, NULL, _IONBF, 0);
     free(allocate(4096) + 4096);
 }
 
-/* Where the next object would be. */
+/* Where the next object would lie. */
 static char *next_place(void) {
     setvbuf(stdout, NULL, _IONBF, 0);
     char *place = (char *)malloc(4096) + 2 * 4096;
@@ -130,13 +131,13 @@ static void usable_size_freed(void) {
     printf("%zu\n", malloc_usable_size(opaque(object)));
 }
 
-/* A fault that has nothing to do with a guarded object ends the program as ever. */
+/* A fault that has nothing to do with a guarded object ends the program as usual. */
 static void other_fault(void) {
     allocate(100);
     *(volatile char *)8 = 1;
 }
 
-/* The same by a signal that somebody sends. */
+/* The same for a signal that somebody sends. */
 static void sent_fault(void) {
     kill(getpid(), SIGSEGV);
     puts("survived");
@@ -150,7 +151,8 @@ static void on_fault(int number) {
     _exit(7);
 }
 
-/* What the program has sealed itself, it touches, or the library does when it is freed. */
+/* Memory that the program itself has sealed; the program touches it, or the library does when it is
+   freed. */
 static char *sealed(void) {
     char *object = memalign(4096, 100);
     CHECK(mprotect(object, 4096, PROT_NONE) == 0);
@@ -177,13 +179,13 @@ static void use_after_free_by_handler(void) {
     for (;;) free(opaque(malloc(100)));
 }
 
-/* A program's own handler has its way. */
+/* A program's own handler has precedence. */
 static void own_handler(void) {
     signal(SIGSEGV, on_fault);
     sink = allocate(64)[64];
 }
 
-/* An object at the start of a page may be one that the profile knows, too. */
+/* An object at the start of a page may also be one that the profile knows. */
 static void aligned_grows(void) {
     for (int i = 0; i < 200; i++) {
         char *object = aligned_alloc(4096, 100);
@@ -194,7 +196,7 @@ static void aligned_grows(void) {
     }
 }
 
-/* What is locked may not go back when it is freed: it must not come back as it was. */
+/* Locked memory may not go back when it is freed; it must not come back with its old contents. */
 static void zeros_where_locked(void) {
     if (mlockall(MCL_CURRENT | MCL_FUTURE)) return;
     for (int i = 0; i < 400; i++) {
@@ -205,7 +207,7 @@ static void zeros_where_locked(void) {
     }
 }
 
-/* What malloc_info says of guarded objects, and of the memory that all kinds have. */
+/* What malloc_info says of guarded objects, and of the memory that all kinds together have. */
 static void in_xml(size_t *guarded, size_t *current) {
     static char text[60000];
     FILE *stream = fmemopen(text, sizeof text, "w");
@@ -218,7 +220,7 @@ static void in_xml(size_t *guarded, size_t *current) {
     *current = strtoull(strchr(system, '=') + 17, NULL, 10);
 }
 
-/* Each of them is a guarded one, until there are as many as can be. */
+/* Each object is a guarded one, until there are as many as possible. */
 static void counted(void) {
     char *objects[50];
     size_t guarded[2], current[2], before = mallinfo2().uordblks;

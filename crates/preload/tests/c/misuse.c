@@ -18,7 +18,7 @@ static void double_free_at_once(void) {
     free(opaque(p));
 }
 
-/* Between the two frees so many objects come and go that no cache still holds the first. */
+/* So many objects come and go between the two frees that no cache still holds the first. */
 static void double_free_late(void) {
     static void *all[50000];
     void *p = NULL;
@@ -45,7 +45,8 @@ static void double_free_other_thread(void) {
     free(opaque(p));
 }
 
-/* A thread that is being cancelled must not end at the report instead of the process. */
+/* The report must end the process, even in a thread that is being cancelled: that thread must not
+   end there instead. */
 static void *free_while_cancelled(void *p) {
     pthread_cancel(pthread_self());
     free(p);
@@ -61,7 +62,8 @@ static void double_free_while_cancelled(void) {
     pthread_join(thread, NULL);
 }
 
-/* What tells a double free at once is overwritten in between: the object's slab tells it. */
+/* The mark that tells a double free at once is overwritten in between. The object's slab tells
+   it. */
 static void double_free_of_written(void) {
     static void *others[50000];
     char *p = malloc(100);
@@ -130,7 +132,7 @@ static void misaligned(void) {
     free(tell(p + 1));
 }
 
-/* In the midst of pages that are the heap's, and free. */
+/* In the midst of free pages of the heap. */
 static void never_allocated(void) {
     char *first = malloc(200000), *p = malloc(200000), *last = malloc(200000);
     tell(p + 8192);
@@ -139,7 +141,7 @@ static void never_allocated(void) {
     free(first), free(last);
 }
 
-/* In the heap's address space, far behind all that it has handed out. */
+/* In the heap's address space, far behind all that the heap has handed out. */
 static void never_reached(void) {
     char *p = malloc(100);
     free(tell((char *)(((uintptr_t)p & ~(uintptr_t)0xfffff) + ((size_t)1 << 30))));

@@ -29,7 +29,7 @@ static void limit_address_space(size_t bytes) {
     CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
 }
 
-/* Objects of one size until there are no more; linked through their first word. */
+/* Takes objects of one size until there are no more, and links them through their first word. */
 static size_t take_all(size_t bytes, void **list) {
     size_t count = 0;
     for (;;) {
@@ -66,7 +66,7 @@ static void address_space_limit(void) {
         CHECK(!calloc(1, (size_t)350 << 20) && errno == ENOMEM);
         void *place = NULL;
         CHECK(posix_memalign(&place, 64, (size_t)350 << 20) == ENOMEM);
-        /* What is there is whole: a realloc that is refused leaves its object alone. */
+        /* Objects that exist are whole: a realloc that is refused leaves its object alone. */
         errno = 0;
         CHECK(!realloc(list, (size_t)350 << 20) && errno == ENOMEM);
         give_all(&list);
@@ -77,7 +77,7 @@ static void address_space_limit(void) {
     }
 }
 
-/* When smaller objects had taken all address space and are freed, larger ones find it again. */
+/* When smaller objects have taken all address space and are freed, larger ones find room in it. */
 static void larger_objects_after_smaller(void) {
     limit_address_space((size_t)400 << 20);
     if (!again("limited")) return;
@@ -89,7 +89,7 @@ static void larger_objects_after_smaller(void) {
         if (bytes > most) most = bytes;
         CHECK(bytes > most / 2, "%zu bytes in objects of %zu, %zu before", bytes, sizes[i], most);
         if (sizes[i] > 4000000) {
-            /* One of them can grow where there is room, and is whole where there is none. */
+            /* One of them can grow if there is room, and is whole if there is none. */
             void **first = list;
             list = *first;
             memset(first, 7, sizes[i]);
@@ -110,8 +110,8 @@ static void *take_all_once(void *bytes) {
     return NULL;
 }
 
-/* The heap goes on in further regions, each as long as the limit leaves room for. A thread with the least stack that
-   may be opens them. */
+/* The heap goes on in further regions, each as long as the limit leaves room for. A thread with the
+   least possible stack opens them. */
 static void regions_on_the_least_stack(void) {
     limit_address_space((size_t)400 << 20);
     if (!again("limited")) return;
@@ -125,8 +125,8 @@ static void regions_on_the_least_stack(void) {
     }
 }
 
-/* What is to become shorter stays where it is if there is no memory to move it to, also one that is guarded or
-   sampled. */
+/* An object that is to become shorter stays where it is if there is no memory to move it to, even
+   if it is guarded or sampled. */
 static void shorter_where_memory_is_out(void) {
     limit_address_space((size_t)200 << 20);
     if (!again("limited")) return;
@@ -140,17 +140,18 @@ static void shorter_where_memory_is_out(void) {
         CHECK(shorter, "object %d", i);
         for (int at = 0; at < 100; at++) CHECK(shorter[at] == 7, "byte %d of object %d", at, i);
         all[i] = shorter;
-        /* What it has left goes to somebody else. */
+        /* The memory that it leaves goes to other objects. */
         take_all(16, &list);
     }
-    /* Whoever frees it by its size says what it was asked to become. */
+    /* A caller that frees it by its size gives the size that it was to become. */
     void (*sized)(void *, size_t) = dlsym(RTLD_DEFAULT, "free_sized");
     CHECK(sized);
     for (int i = 0; i < COUNT; i++) sized(all[i], 100);
 }
 
-/* A limit on memory that may be written to, wherever it comes from: as a system without overcommit
-   has for all processes together. What is only reserved does not count; what is committed does. */
+/* A limit on memory that may be written to, wherever it comes from. A system without overcommit has
+   such a limit for all processes together. Reserved memory does not count; committed memory
+   does. */
 static void commit_limit(void) {
     struct rlimit limit = {(size_t)300 << 20, (size_t)300 << 20};
     CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
@@ -167,7 +168,7 @@ static void commit_limit(void) {
     }
 }
 
-/* A process in a control group is killed when it takes more than the group may have: what is freed
+/* A process in a control group is killed when it takes more than the group may have. Freed memory
    must go back before that. */
 static void control_group(void) {
     FILE *file = fopen(getenv("TEST_CONTROL_GROUP"), "w");
@@ -198,7 +199,7 @@ static void *touch_some(void *argument) {
     return argument;
 }
 
-/* Reserving address space for the heap must leave some for stacks and mappings. */
+/* The heap's reservation must leave some address space for stacks and mappings. */
 static void limit_leaves_room_for_others(void) {
     limit_address_space((size_t)1 << 30);
     if (!again("limited")) return;
@@ -211,8 +212,9 @@ static void limit_leaves_room_for_others(void) {
     free(p);
 }
 
-/* However little address space there is, nearly all that the program and the library do not need is had for objects, also
-   where the limit comes when the heap has begun; an alignment that finds no place takes none. */
+/* However little address space there is, objects get nearly all that the program and the library do
+   not need, even if the limit comes when the heap has begun. An aligned request that finds no place
+   takes no address space. */
 static void any_limit_is_used(void) {
     if (getenv("TEST_AGAIN")) {
         size_t limit = strtoull(getenv("TEST_AGAIN"), NULL, 10), others = (size_t)8 << 20;
@@ -253,8 +255,8 @@ static size_t mapped_bytes(void) {
     return pages * 4096;
 }
 
-/* However often there is a little more address space than before, the heap goes on in it, and does not run out of places for
-   regions: once there is no limit, all is had. */
+/* However often a little address space is added, the heap goes on in it, and does not run out of
+   places for regions: once there is no limit, it can have all. */
 static void limit_is_raised_little_by_little(void) {
     size_t limit = (size_t)40 << 20, bytes = 0;
     struct rlimit none, few = {limit, RLIM_INFINITY};
@@ -272,7 +274,8 @@ static void limit_is_raised_little_by_little(void) {
     give_all(&list);
 }
 
-/* Whatever the limit, a quarter of it is left for stacks, libraries and the program's own mappings. */
+/* Whatever the limit, a quarter of it is left for stacks, libraries and the program's own
+   mappings. */
 static void any_limit_leaves_room(void) {
     if (getenv("TEST_AGAIN")) {
         struct rlimit limit;
@@ -294,8 +297,8 @@ static void any_limit_leaves_room(void) {
     }
 }
 
-/* Of what a limit leaves, objects of any size get three quarters, up to one object: what is reserved for small ones serves
-   large ones, too. */
+/* Objects of any size get three quarters of what a limit leaves, up to one object: address space
+   reserved for small ones serves large ones, too. */
 static void any_size_has_room(void) {
     size_t limit = (size_t)1500 << 20;
     limit_address_space(limit);
@@ -311,7 +314,8 @@ static void any_size_has_room(void) {
     }
 }
 
-/* A block that grows in small steps is not copied at each, although a new one would still fit beside it: it is never there twice. */
+/* A block that grows in small steps is not copied at each step, although a new one would still fit
+   beside it: it never exists twice. */
 static void grows_where_limited(void) {
     size_t limit = (size_t)1500 << 20, bytes = 0, wanted = 1 << 20, ends[200];
     limit_address_space(limit);
@@ -332,7 +336,7 @@ static void grows_where_limited(void) {
     free(block);
 }
 
-/* Whatever the limit on memory that can be written, most of it is the program's. */
+/* Whatever the limit on writable memory, most of it is the program's. */
 static void any_limit_leaves_memory(void) {
     if (getenv("TEST_AGAIN")) {
         struct rlimit limit;
@@ -355,7 +359,7 @@ static void any_limit_leaves_memory(void) {
     }
 }
 
-/* Where the limit is below what there is, it may get nothing. */
+/* The thread may get nothing if the limit is below what exists. */
 static void *take_and_give(void *stop) {
     while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED)) {
         char *objects[500];
@@ -366,8 +370,8 @@ static void *take_and_give(void *stop) {
     return NULL;
 }
 
-/* A program that limits itself while it runs has as much room as it would have by a small heap; what it has stays, and the
-   heap grows as far as the limit goes. */
+/* A program that limits itself while it runs has as much room as a small heap would have left it.
+   It keeps what it has, and the heap grows as far as the limit goes. */
 static void limited_by_itself(void) {
     enum { COUNT = 5000, BYTES = 20000 };
     static char *all[2 * COUNT];
@@ -388,7 +392,7 @@ static void limited_by_itself(void) {
         memset(all[i], i, BYTES);
     }
     CHECK(munmap(map, 256 << 20) == 0);
-    /* Once more, by the other name, to less than it has by now: all that it has is still its own. */
+    /* Once more, by the other name, to less than it has by now: it still keeps all that it has. */
     limit.rlim_cur = (size_t)300 << 20;
     CHECK(prlimit(0, RLIMIT_AS, &limit, NULL) == 0);
     CHECK(mapped_bytes() < bytes, "%zu bytes, %zu before", mapped_bytes(), bytes);
@@ -401,13 +405,14 @@ static void limited_by_itself(void) {
     for (int i = 0; i < 2 * COUNT; i++) free(all[i]);
 }
 
-/* A thread may name its process by its own number. */
+/* A thread may name its process by the thread's own number. */
 static void *limit_by_thread(void *limit) {
     CHECK(prlimit((pid_t)syscall(SYS_gettid), RLIMIT_AS, limit, NULL) == 0);
     return NULL;
 }
 
-/* A limit that is set for another process takes nothing from this one, though its own leaves it hardly any address space. */
+/* A limit that is set for another process takes nothing from this one, though its own limit leaves
+   it hardly any address space. */
 static void limits_another_process(void) {
     free(malloc(100));
     pid_t other = fork();
@@ -432,8 +437,9 @@ static void limits_another_process(void) {
     CHECK(prlimit(getpid(), RLIMIT_AS, &none, NULL) == 0);
 }
 
-/* A program that limits what it may write to while it runs, to less than it has: what it has stays its own, what there is no
-   room for is refused, and once the limit goes all is had again. (Of 0 bytes Linux makes no limit.) */
+/* A program limits its writable memory, while it runs, to less than it has. It keeps what it has,
+   requests for which there is no room are refused, and once the limit goes, all can be had again.
+   (Linux makes no limit of 0 bytes.) */
 static void limited_below_what_it_has(void) {
     enum { COUNT = 2000 };
     static const size_t sizes[] = {16, 600, 31000, 70000, 3000000};
@@ -474,7 +480,7 @@ static void limited_below_what_it_has(void) {
     for (int i = 0; i < COUNT; i++) free(all[i]);
 }
 
-/* With `reserve:1`: it takes no more than it needs, and gets all that it needs. */
+/* With `reserve:1` the heap takes no more than it needs, and gets all that it needs. */
 static void reserves_little(void) {
     size_t start = mapped_bytes(), all = 0;
     CHECK(start < 32 << 20, "%zu bytes", start);
@@ -544,7 +550,8 @@ static void no_madvise(void) {
     work_on_threads();
 }
 
-/* A filter as a sandbox has it: what is not on the list kills, in this thread or in all. */
+/* A filter like that of a sandbox: a call that is not on the list kills, in this thread or in
+   all. */
 static void kill_but_for_plain_calls(int in_all) {
 #define ALLOW(number) \
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
@@ -575,7 +582,7 @@ static int tells_sandbox(void) {
     return strstr(mode(), "sandbox:true") != NULL;
 }
 
-/* It is told before the filter ends the program. */
+/* The misuse is reported before the filter ends the program. */
 static void misuse_in_sandbox(void) {
     char *object = opaque(malloc(100));
     free(object);
@@ -655,8 +662,8 @@ static void *churn_until_over(void *seed) {
     return NULL;
 }
 
-/* Refused only when the lists of the CPUs are in use: nobody can take them from the threads then. A
-   trim goes on without, and a forked child does not trust its copy of them. */
+/* Refused only when the lists of the CPUs are in use: then nobody can take them from the threads. A
+   trim goes on without that, and a forked child does not trust its copy of the lists. */
 static void no_membarrier(void) {
     free(opaque(malloc(200)));
     refuse(SYS_membarrier, EPERM);
@@ -695,7 +702,7 @@ static void few_mappings(void) {
     for (int i = 1; i < 20000; i += 2) free(all[i]);
 }
 
-/* A mapping of the process, as smaps tells. */
+/* A mapping of the process, as smaps describes it. */
 struct mapping {
     size_t start, end, huge_kib;
     char flags[256];
@@ -717,7 +724,8 @@ static int is_in(const void *address, const struct mapping *mapping) {
     return mapping->start <= (uintptr_t)address && (uintptr_t)address < mapping->end;
 }
 
-/* How many bytes of mappings a dump of the process would contain, and in IS_DUMPED whether that at ADDRESS is among them. */
+/* How many bytes of mappings a dump of the process would contain; IS_DUMPED says whether the
+   mapping at ADDRESS is among them. */
 static size_t dumped_bytes(const void *address, int *is_dumped) {
     struct mapping mapping;
     size_t bytes = 0;
@@ -733,8 +741,8 @@ static size_t dumped_bytes(const void *address, int *is_dumped) {
     return bytes;
 }
 
-/* A debugger that dumps the process (gcore) writes all that is mapped and not excluded: so what is merely reserved is, and
-   nothing else, also once the heap may no longer say so. */
+/* A debugger that dumps the process (gcore) writes all that is mapped and not excluded. So merely
+   reserved address space is excluded, and nothing else, even once the heap may no longer say so. */
 static void reserve_is_not_dumped(void) {
     enum { COUNT = 80000, BYTES = 1000 };
     for (int confined = 0; confined < 2; confined++) {
@@ -748,8 +756,9 @@ static void reserve_is_not_dumped(void) {
     }
 }
 
-/* Huge pages come where the heap asks for them only, also where the machine has them everywhere: a small
-   program would hold two mebibytes more, and the kernel would make huge pages of what is left where memory has gone. */
+/* Huge pages come only where the heap asks for them, even if the machine has them everywhere.
+   Otherwise a small program would hold two mebibytes more, and the kernel would make huge pages of
+   what is left where memory has gone back. */
 static void small_without_huge_pages(void) {
     enum { COUNT = 1000, BYTES = 1000 };
     char *object = NULL;
@@ -765,7 +774,7 @@ static void small_without_huge_pages(void) {
     CHECK(mapping.huge_kib == 0, "%zu KiB of huge pages", mapping.huge_kib);
 }
 
-/* How many bytes of huge pages that were set aside the process has. */
+/* How many bytes the process has of huge pages that were set aside. */
 static size_t hugetlb_bytes(void) {
     char line[256];
     size_t kib = 0;
@@ -776,8 +785,9 @@ static size_t hugetlb_bytes(void) {
     return kib << 10;
 }
 
-/* With a pool of 64 MiB: it is there from the start and never goes; what does not fit lies in
-   ordinary pages; what comes back from it reads as zero where that was asked for. */
+/* With a pool of 64 MiB. The pool is there from the start and never goes; objects that do not fit
+   lie in ordinary pages; memory that comes back from the pool reads as zero if that was asked
+   for. */
 static void hugetlb_pool(void) {
     enum { COUNT = 100000, BYTES = 1000 };
     static char *all[COUNT];
@@ -804,7 +814,7 @@ static void hugetlb_pool(void) {
     CHECK(hugetlb_bytes() == 64 << 20, "%zu bytes of huge pages", hugetlb_bytes());
 }
 
-/* Where the kernel promises no more than there can be (its rule 0), nor does the heap. */
+/* If the kernel promises no more than there can be (its rule 0), neither does the heap. */
 static void more_than_there_can_be(void) {
     FILE *rule = fopen("/proc/sys/vm/overcommit_memory", "r");
     if (!rule || getc(rule) == '1') return;

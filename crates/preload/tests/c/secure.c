@@ -1,5 +1,5 @@
-/* Each case does what the hardened front protects against, after printing an address; a case
-   whose name begins with `is_` checks a property and ends with status 0. */
+/* Each case does what the hardened front protects against, after printing an address. A case whose
+   name begins with `is_` checks a property and ends with status 0. */
 #include "check.h"
 #include "aborting.h"
 #include "sound.h"
@@ -21,7 +21,7 @@ static void turn_over(size_t bytes, int count) {
     for (int i = 0; i < count; i++) free(opaque(malloc(bytes)));
 }
 
-/* Seen when the object leaves the quarantine. */
+/* The write is seen when the object leaves the quarantine. */
 static void write_after_free(void) {
     char *p = malloc(200);
     tell(p);
@@ -53,7 +53,7 @@ static void double_free_at_once(void) {
     free(opaque(p));
 }
 
-/* The object's mark is overwritten in between: the quarantine tells it. */
+/* The object's mark is overwritten in between. The quarantine tells the double free. */
 static void double_free_of_written(void) {
     char *p = malloc(100);
     tell(p);
@@ -84,7 +84,7 @@ static void double_free_huge(void) {
     free(opaque(p));
 }
 
-/* A slot of a slab in use that nobody ever got. */
+/* A slot of a slab in use that was never handed out. */
 static void never_handed_out(void) {
     char *p = malloc(1000);
     char *slab = (char *)((uintptr_t)p & ~(uintptr_t)0xffff);
@@ -92,7 +92,7 @@ static void never_handed_out(void) {
     free(tell(slab + 50 * bytes));
 }
 
-/* What lies behind the last object of a slab, in front of the sealed page. */
+/* The bytes behind the last object of a slab, in front of the sealed page. */
 static char *tail(void) {
     char *p = malloc(112);
     size_t bytes = malloc_usable_size(p), room = 0x10000 - sysconf(_SC_PAGESIZE);
@@ -120,13 +120,13 @@ static void wrong_size(void) { free_sized(tell(malloc(100)), 300); }
 static void wrong_size_large(void) { free_sized(tell(malloc(100000)), 300000); }
 static void wrong_alignment_large(void) {
     void *object = malloc(100000);
-    /* Of two in a row, one at least is not aligned so. */
+    /* Of two in a row, at least one is not aligned to a mebibyte. */
     if ((uintptr_t)object % (1 << 20) == 0) object = malloc(100000);
     free_aligned_sized(tell(object), 1 << 20, 100000);
 }
 static void wrong_size_of_aligned(void) { free_aligned_sized(tell(aligned_alloc(4096, 100)), 16, 100); }
 
-/* The next ones end by a fault. */
+/* The next cases end by a fault. */
 static void overflow_large(void) {
     size_t bytes = malloc_usable_size(malloc(100000));
     char *p = malloc(100000);
@@ -141,7 +141,7 @@ static void overflow_huge(void) {
     ((volatile char *)opaque(p))[bytes] = 1;
 }
 
-/* Far beyond the object, as a loop without a bound goes. */
+/* Far beyond the object, like a loop without a bound. */
 static void overflow_slab(void) {
     char *p = malloc(100);
     tell((char *)(((uintptr_t)p | 0xffff) + 1) - 4096);
@@ -165,13 +165,13 @@ static void is_zero_when_freed(void) {
     }
 }
 
-/* What has left the quarantine, and waits in its slab, tells of no other object either. */
+/* An object that has left the quarantine and waits in its slab tells of no other object, either. */
 static void is_zero_behind_the_quarantine(void) {
     enum { COUNT = 1000 };
     static unsigned char *objects[COUNT];
     for (size_t bytes = 16; bytes <= 8192; bytes *= 2) {
         for (int i = 0; i < COUNT; i++) memset(objects[i] = malloc(bytes), 0x5a, bytes);
-        /* The others keep the slabs. */
+        /* The other objects keep the slabs. */
         for (int i = 0; i < COUNT; i += 2) free(objects[i]);
         for (int i = 0; i < COUNT; i += 2)
             for (size_t at = 0; at < bytes; at++)
@@ -180,7 +180,7 @@ static void is_zero_behind_the_quarantine(void) {
     }
 }
 
-/* What is asked for again is not what was just freed. */
+/* A new object is not the one that was just freed. */
 static void is_quarantined(void) {
     for (size_t bytes = 16; bytes <= 2048; bytes *= 2) {
         void *p = malloc(bytes);
@@ -193,7 +193,7 @@ static void is_quarantined(void) {
     }
 }
 
-/* Of neighbours in time few are neighbours in place; plain, nearly all are. */
+/* Few neighbours in time are neighbours in place. With the plain front nearly all are. */
 static void is_random(void) {
     enum { COUNT = 2000 };
     int neighbours = 0;
@@ -214,10 +214,10 @@ static void *sleeps(void *unused) {
     return unused;
 }
 
-/* What a raw system call makes: no handler of a fork runs. */
+/* A child of a raw system call, for which no fork handler runs. */
 static pid_t raw_clone(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
 
-/* What each of some children draws says nothing of what the others do. */
+/* What each of some children draws says nothing of what the others draw. */
 static void draw_in_children(pid_t (*make)(void), int count) {
     uint64_t *told = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(told != MAP_FAILED);
@@ -234,7 +234,8 @@ static void draw_in_children(pid_t (*make)(void), int count) {
     }
 }
 
-/* From its first draw on, though it begins with what its parent was to draw from, and with its parent's numbers. */
+/* From its first draw on, though the child begins with its parent's random numbers and with what
+   its parent was to draw from. */
 static void is_random_in_each_child(void) {
     draw_in_children(fork, 20);
     pthread_t thread;
@@ -254,8 +255,9 @@ static void is_sound_with_sizes(void) {
     }
 }
 
-/* Sizes that go and come back, so that runs freed for one serve others. The heap may hand out a longer one
-   than is asked for, of a few pages even by more than a quarter; that this was seen is told. */
+/* Sizes go and come back, so that runs freed for one size serve others. The heap may hand out a
+   longer run than is asked for; if it has a few pages, it may be longer by more than a quarter. The
+   test checks that it has seen that. */
 static void is_sound_with_kept_sizes(void) {
     enum { COUNT = 64 };
     static const size_t most[] = {20000, 60000, 300000, 1500000};
@@ -286,7 +288,8 @@ static void is_sound_with_kept_sizes(void) {
     CHECK(longer > 0);
 }
 
-/* Where a block that grows by so much at a time moves on its way to `end`; each time its owner says its size when it is freed. */
+/* How often a block moves that grows by `step` at a time to `end`. When it is freed, its owner
+   gives its size. */
 static size_t moves(size_t step, size_t end) {
     size_t moves = 0, bytes = step;
     char *block = malloc(bytes);
@@ -302,7 +305,8 @@ static size_t moves(size_t step, size_t end) {
     return moves;
 }
 
-/* A string that grows by some bytes at a time moves where its class or its pages end, a long block by an eighth at a time. */
+/* A string that grows by some bytes at a time moves only where its class or its pages end; a long
+   block moves by an eighth at a time. */
 static void is_quick_to_grow(void) {
     size_t by_bytes = moves(16, 1000000), by_pages = moves(4096, 32 << 20);
     CHECK(by_bytes < 150 && by_pages < 150, "%zu, %zu", by_bytes, by_pages);
@@ -315,8 +319,8 @@ static void is_frugal_with_mappings(void) {
     CHECK(mappings() < 36000, "%zu", mappings());
 }
 
-/* Many slabs of a class: pages are had several at a time, and the last of a slab, which is sealed, must not be
-   among them, nor be written to when the slab is empty again. */
+/* Many slabs of a class. Pages come several at a time; the last page of a slab, which is sealed,
+   must not be among them, and must not be written to when the slab is empty again. */
 static void is_sound_as_it_shrinks(void) {
     enum { COUNT = 100000 };
     static void *objects[COUNT];
@@ -327,7 +331,7 @@ static void is_sound_as_it_shrinks(void) {
     }
 }
 
-/* How many objects there can be, all of which are freed again. */
+/* Takes all objects that can be had, and frees them again. Returns how many there were. */
 static int fill(size_t bytes) {
     enum { COUNT = 200000 };
     static void *objects[COUNT];
@@ -337,7 +341,7 @@ static int fill(size_t bytes) {
     return count;
 }
 
-/* How many mappings may not be touched: sealed memory, and a few that are merely reserved. */
+/* How many mappings are inaccessible: sealed memory, and a few that are merely reserved. */
 static size_t sealed_mappings(void) {
     char line[512];
     size_t count = 0;
@@ -348,8 +352,8 @@ static size_t sealed_mappings(void) {
     return count;
 }
 
-/* To open a page that was sealed counts as memory, so at the limit it is refused: what it belongs to must
-   serve later all the same. */
+/* To open a sealed page counts as memory, so at the limit it is refused. The slab or run of that
+   page must still serve later. */
 static void is_sound_at_its_limit(void) {
     static const size_t sizes[] = {1000, 31000, 200000};
     enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -363,7 +367,7 @@ static void is_sound_at_its_limit(void) {
         CHECK(count > first[i % SIZES] / 2, "%d, not %d", count, first[i % SIZES]);
     }
     CHECK(resident_bytes() < 40 << 20, "%zu", resident_bytes());
-    /* Only these: whether the system joins what has been opened to its neighbours is chance. */
+    /* Only these mappings: whether the system joins opened memory to its neighbours is chance. */
     CHECK(sealed_mappings() < 1000, "%zu", sealed_mappings());
     limit.rlim_cur = RLIM_INFINITY;
     CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
@@ -372,7 +376,7 @@ static void is_sound_at_its_limit(void) {
 
 static void is_sound(void) { run_soundly(20000, 5); }
 
-/* What the system gives is zero already: calloc writes none of it. */
+/* Memory from the system is zero already: calloc writes none of it. */
 static void is_frugal_with_zeros(void) {
     for (size_t bytes = 300000; bytes <= 200 << 20; bytes *= 5) {
         for (int turn = 0; turn < 3; turn++) {
@@ -388,7 +392,7 @@ static void is_frugal_with_zeros(void) {
     }
 }
 
-/* What a sealed slab withholds is not counted as in use. */
+/* The objects that a sealed slab withholds do not count as in use. */
 static void is_told_in_numbers(void) {
     static void *all[40000];
     for (size_t bytes = 64; bytes <= 8000; bytes *= 5) {
