@@ -1,8 +1,8 @@
-/* A handler of the signal by which a misuse ends the program. It allocates, as those do that report
-   crashes: no lock of the heap may be held by then. */
+/* A handler of the signal by which a misuse ends the program. It allocates, as handlers do that
+   report crashes: by then no lock of the heap may be held. */
 #include <signal.h>
 
-/* Objects of so many bytes must not be asked for, since one is broken; 0 where none is. */
+/* Objects of this many bytes must not be asked for, since one is broken; 0 if none is. */
 static size_t broken_bytes;
 
 static void allocate(int signal) {

@@ -19,7 +19,7 @@
         }                                                                  \
     } while (0)
 
-/* Runs it in a forked child, which must end well, and soon. */
+/* Runs `run` in a forked child, which must end well, and soon. */
 static inline void run_in_child(void *(*run)(void *), void *argument) {
     pid_t child = fork();
     if (child == 0) {
@@ -31,7 +31,7 @@ static inline void run_in_child(void *(*run)(void *), void *argument) {
     CHECK(waitpid(child, &status, 0) == child && status == 0, "the child's status is %#x", status);
 }
 
-/* A case of a program: run when its name is the first argument. */
+/* A case of a program, which runs when its name is the first argument. */
 struct test_case {
     const char *name;
     void (*run)(void);
@@ -50,7 +50,7 @@ static inline int run_case(const struct test_case *cases, size_t count, int argc
 
 #define CASE(name) {#name, name}
 
-/* Random numbers: the same in every run (xorshift64*). */
+/* Random numbers, the same in every run (xorshift64*). */
 static inline uint64_t next_random(uint64_t *state) {
     *state ^= *state >> 12;
     *state ^= *state << 25;
@@ -86,7 +86,7 @@ static inline size_t resident_bytes(void) {
     return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The compiler may not look through it. */
+/* Returns `p`. The compiler may not look through the call. */
 static inline void *opaque(void *p) {
     __asm__ volatile("" : "+r"(p));
     return p;

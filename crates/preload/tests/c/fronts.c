@@ -1,4 +1,4 @@
-/* Threads by the lists of their CPUs: in trouble, and in great number. */
+/* Threads that use the lists of their CPUs: in trouble, and in great number. */
 #include "check.h"
 #include <malloc.h>
 #include <pthread.h>
@@ -10,12 +10,13 @@
 
 enum { SLOTS = 256, MOST_THREADS = 20000 };
 
-/* Objects that change hands. The first word of each says how many bytes it has, the last the same. */
+/* Objects that change hands. The first word of each says how many bytes it has, and so does the
+   last. */
 static _Atomic(size_t *) slots[SLOTS];
 
 static void on_signal(int number) { (void)number; }
 
-/* Signals interrupt the threads, wherever they are. */
+/* Makes signals interrupt the threads, wherever they are. */
 static void interrupt_often(void) {
     signal(SIGPROF, on_signal);
     struct itimerval often = {{0, 100}, {0, 100}};
@@ -87,7 +88,7 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static void *fall_idle(void *seed) {
     uint64_t random = (uintptr_t)seed * 0x9e3779b97f4a7c15ull + 1;
     void *objects[700];
-    /* All begin at once, but one at a time: so there is never much in use. */
+    /* All exist at once, but run one at a time, so there is never much in use. */
     pthread_barrier_wait(&begin);
     pthread_mutex_lock(&turn);
     for (int i = 0; i < 700; i++) objects[i] = memset(malloc(256), 1, next_random(&random) % 240 + 16);

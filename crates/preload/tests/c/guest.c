@@ -28,7 +28,7 @@ void *guest_exchange(void *object) {
     return malloc(100);
 }
 
-/* Makes as many thread keys, and gives each a value. Returns how many had one already. */
+/* Makes `count` thread keys, and gives each a value. Returns how many had a value already. */
 int guest_keys(int count) {
     int had = 0;
     for (int i = 0; i < count; i++) {

@@ -1,5 +1,6 @@
-/* What a program that has fallen idle still holds: frees 7 MB of blocks and sleeps for 2.6 s. Prints
-   by how many KiB it has shrunk meanwhile. With an argument, in a forked child. */
+/* How much a program that has fallen idle still holds. It frees 7 MB of blocks and sleeps for 2.6
+   s, then prints by how many KiB it has shrunk meanwhile. With an argument, it does so in a forked
+   child. */
 #include "check.h"
 #include <sys/wait.h>
 #include <time.h>

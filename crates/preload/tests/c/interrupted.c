@@ -1,5 +1,5 @@
-/* Processes that a handler ends by `exit`, most of them in the midst of malloc or free: handlers must not, but many do. Nothing
-   else here runs at their end. */
+/* Processes that a handler ends by `exit`, most of them in the midst of malloc or free. Handlers
+   must not do that, but many do. Nothing else here runs at the end of the processes. */
 #include "check.h"
 #include <signal.h>
 #include <sys/prctl.h>
@@ -28,7 +28,7 @@ int main(void) {
             children[i] = fork();
             CHECK(children[i] >= 0);
             if (children[i]) continue;
-            /* One that waits for ever goes with this process. */
+            /* A child that waits for ever ends with this process. */
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             signal(SIGALRM, end_here);
             struct itimerval timer = {{0, 0}, {0, 3000 + 700 * i + 61 * round}};

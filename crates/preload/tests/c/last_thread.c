@@ -1,9 +1,9 @@
-/* A process ends, by `exit(0)`, when its last thread does. Prints what shows it. */
+/* A process ends, by `exit(0)`, when its last thread does. Prints what shows that. */
 #include "check.h"
 #include <pthread.h>
 #include <signal.h>
 
-/* Signals that were not blocked at the beginning are not where the end is. */
+/* Signals that were not blocked at the beginning are not blocked at the end, either. */
 static void at_the_end(void) {
     sigset_t mask;
     pthread_sigmask(SIG_SETMASK, NULL, &mask);
@@ -24,7 +24,7 @@ static void *work(void *argument) {
     return argument;
 }
 
-/* Not before the others. */
+/* The process does not end before the other threads. */
 static void others_go_on(void) {
     atexit(at_the_end);
     pthread_t thread;
@@ -40,7 +40,7 @@ static void *fork_here(void *argument) {
     return argument;
 }
 
-/* A child's only thread is the copy of one that returns. */
+/* A child's only thread is the copy of a thread that returns. */
 static void childs_thread_ends(void) {
     atexit(at_the_end);
     pthread_t thread;

@@ -1,4 +1,5 @@
-/* A signal that asks for statistics finds a thread that ends, in the midst of what it gives back. */
+/* A signal that asks for statistics finds a thread that ends and is just giving back what it
+   has. */
 #include "check.h"
 #include <pthread.h>
 #include <signal.h>
@@ -7,7 +8,8 @@
 static __thread int is_last;
 static volatile sig_atomic_t raised;
 
-/* The library calls this one where a list goes to a pool. There is one CPU, so one cache is left to the next thread. */
+/* The library calls this function when a list goes to a pool. There is one CPU, so one cache is
+   left to the next thread. */
 int sched_getcpu(void) {
     if (is_last && !raised) {
         raised = 1;

@@ -15,7 +15,7 @@
 
 extern char **environ;
 
-/* Objects of all kinds of sizes come and go; each is checked to be still what it was. */
+/* Objects of all sizes come and go. Each is checked to be still what it was. */
 static void churn(uint64_t seed, int count) {
     enum { SLOTS = 64 };
     unsigned char *slots[SLOTS] = {0};
@@ -35,7 +35,7 @@ static void churn(uint64_t seed, int count) {
     for (int i = 0; i < SLOTS; i++) free(slots[i]);
 }
 
-/* Waits for a child, which has found nothing wrong. A deadlock is found by the alarm. */
+/* Waits for a child, which must have found nothing wrong. The alarm finds a deadlock. */
 static void reap(pid_t child) {
     int status = 0;
     CHECK(child > 0);
@@ -147,8 +147,8 @@ static void threads_do_not_leak(void) {
     CHECK(end < middle + 3000000, "%zu bytes after 1000 threads, %zu after 4000", middle, end);
 }
 
-/* The least stack that a thread may have is enough for whatever the heap does on it: threads that end
-   too, and the first that needs what is made once. */
+/* The least stack that a thread may have is enough for whatever the heap does on it, also in a
+   thread that ends, and in the first thread that needs what is made once. */
 static void least_stack(void) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
@@ -227,8 +227,8 @@ static void fork_handlers_allocate(void) {
     CHECK(handled == 20 * 20 * 2, "%d", handled);
 }
 
-/* A thread that forks waits, with locks of the heap held, for one that frees much; meanwhile a third registers more handlers
-   than the C library has room for, which allocates. */
+/* A thread that forks waits, with locks of the heap held, for a thread that frees much. Meanwhile a
+   third thread registers more handlers than the C library has room for, so that it allocates. */
 static char *big[2];
 static atomic_int stage;
 
@@ -289,7 +289,8 @@ static void fork_of_fork(void) {
     stop_workers();
 }
 
-/* Several threads fork while others allocate; before and after them a thread that is alone does. */
+/* Several threads fork while others allocate. Before and after that, a thread that is alone
+   forks. */
 static void *fork_some(void *seed) {
     for (int i = 0; i < 30; i++) {
         churn((uintptr_t)seed * 100 + i, 50);
@@ -316,7 +317,7 @@ static void *ask_until_stopped(void *unused) {
     return unused;
 }
 
-/* Statistics take the heap's locks one by one, a fork all of them. */
+/* Statistics take the heap's locks one by one; a fork takes all of them. */
 static void fork_while_statistics_are_asked(void) {
     pthread_t threads[2];
     for (int i = 0; i < 2; i++)
@@ -333,7 +334,7 @@ static void fork_while_statistics_are_asked(void) {
 }
 
 static ssize_t write_with_memory(void *unused, const char *text, size_t bytes) {
-    /* So long that no thread keeps one: each is taken under the heap's lock. */
+    /* The block is so long that no thread keeps one: each is taken under the heap's lock. */
     char *copy = malloc(3 << 20);
     CHECK(copy);
     memcpy(copy, text, bytes);
@@ -352,7 +353,8 @@ static void *flush_until_stopped(void *unused) {
     return unused;
 }
 
-/* Who flushes all streams holds the C library's list of them, and writes of these may allocate. */
+/* A thread that flushes all streams holds the C library's list of them, and writes to these streams
+   may allocate. */
 static void fork_while_streams_are_flushed(void) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, flush_until_stopped, NULL) == 0);
@@ -381,7 +383,7 @@ static void *wait_with_cache(void *unused) {
     return unused;
 }
 
-/* In a forked child there is one thread, and one cache at most. */
+/* In a forked child there is one thread, and at most one cache. */
 static void fork_forgets_threads(void) {
     pthread_barrier_init(&have_caches, NULL, 9);
     pthread_t thread;
@@ -403,7 +405,7 @@ static void fork_forgets_threads(void) {
     CHECK(caches >= 0 && caches <= 1, "%d", caches);
 }
 
-/* Makes runs of one length, fills them and frees them, until the thread keeps such, if it may. */
+/* Makes runs of one length, fills them and frees them, until the thread keeps runs, if it may. */
 static void churn_runs(void) {
     enum { COUNT = 24, BYTES = 70000 };
     char *runs[COUNT];
@@ -421,7 +423,8 @@ static void *ask_in_use(void *bytes) {
     return NULL;
 }
 
-/* What this thread keeps of freed runs: to itself it is free, to others in use. */
+/* How many bytes of freed runs this thread keeps. The thread counts them as free, others as in
+   use. */
 static size_t kept_here(void) {
     size_t to_others = 0;
     pthread_t thread;
@@ -454,7 +457,7 @@ static void *keep_and_end(void *unused) {
     return unused;
 }
 
-/* For a child: its threads may keep runs, and one may after another. */
+/* For a child: its threads may keep runs, one after another. */
 static void pass_loans_on(void) {
     pthread_t thread;
     keeps_much("the child");
@@ -465,8 +468,8 @@ static void pass_loans_on(void) {
     keeps_much("once that thread has ended");
 }
 
-/* What threads were lent that the child does not have its own may have; and its child has what was lent to
-   the one that forks. */
+/* What was lent to threads that the child does not have, the child's own threads may have. The
+   child's child has what was lent to the thread that forks. */
 static void fork_forgets_loans(void) {
     pthread_barrier_init(&have_caches, NULL, 9);
     pthread_t thread;
@@ -491,7 +494,7 @@ static void fork_forgets_loans(void) {
     reap(child);
 }
 
-/* Page faults of a fork and the child's end, in both processes. */
+/* The page faults of a fork and of the child's end, in both processes. */
 static double faults_of_a_fork(void) {
     enum { FORKS = 100 };
     struct rusage before[2], after[2];
@@ -508,8 +511,8 @@ static double faults_of_a_fork(void) {
     return (double)faults / FORKS;
 }
 
-/* A process of one thread takes no lock for a fork: those lie on many pages, each written to in both
-   processes. */
+/* A process of one thread takes no lock for a fork. The locks lie on many pages, each of which
+   would be written to in both processes. */
 static void fork_of_one_thread_touches_little(void) {
     churn(1, 3000);
     double alone = faults_of_a_fork();
@@ -520,8 +523,8 @@ static void fork_of_one_thread_touches_little(void) {
     CHECK(alone + 25 < beside_another, "%.1f alone, %.1f with two threads", alone, beside_another);
 }
 
-/* Of the library's state, half a megabyte, a small program touches few pages: each place that a region of the heap could have,
-   of which there are 32, lies on pages of its own. */
+/* A small program touches few pages of the library's state, which is half a megabyte. Each place
+   for a region of the heap lies on pages of its own, and there are 32 such places. */
 static void little_of_the_state_is_touched(void) {
     free(opaque(malloc(100)));
     malloc_trim(0);
@@ -555,8 +558,8 @@ pid_t _Fork(void);
 static pid_t _Fork(void) { return (pid_t)syscall(SYS_fork); }
 #endif
 
-/* _Fork calls no handlers: a child of a process whose other threads are at rest may allocate; one
-   whose other threads allocate may do what POSIX allows, which is to exec. */
+/* _Fork calls no handlers. A child may allocate if the other threads of its parent were at rest. If
+   they were allocating, it may do what POSIX allows, which is to exec. */
 static void raw_fork(void) {
     for (int i = 0; i < 50; i++) {
         churn(i, 50);
@@ -612,7 +615,7 @@ static void signals_during_malloc(void) {
     struct itimerval timer = {{0, 500}, {0, 500}};
     setitimer(ITIMER_REAL, &timer, NULL);
     start_workers();
-    /* Signals that find one pending are lost: so count those that arrive. */
+    /* A signal that finds another pending is lost, so this counts those that arrive. */
     for (int i = 0; signals < 1000; i++) {
         pthread_kill(workers[i % 6], SIGUSR1);
         churn(i, 20);
@@ -620,7 +623,7 @@ static void signals_during_malloc(void) {
     stop_workers();
 }
 
-/* What one thread allocates another frees, round and round. */
+/* One thread allocates what another frees, round and round. */
 enum { HANDS = 4, OBJECTS = 20000 };
 static void *objects[HANDS][OBJECTS];
 static pthread_barrier_t barrier;

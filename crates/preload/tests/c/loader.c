@@ -20,7 +20,7 @@ static void *use_library(void *argument) {
     return NULL;
 }
 
-/* Loads and unloads a library that allocates, on one thread, then on several at once. */
+/* Loads and unloads a library that allocates: on one thread, then on several at once. */
 static void cycle(void) {
     use_library(NULL);
     pthread_t threads[4];
@@ -28,8 +28,8 @@ static void cycle(void) {
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
 }
 
-/* A library that would find the C library's functions before ours, looked for where the program's own
-   RUNPATH says. */
+/* A library that would find the C library's functions before ours. It is looked for where the
+   program's own RUNPATH says. */
 static void deep(void) {
     void *library = dlopen(path, RTLD_NOW | RTLD_DEEPBIND);
     CHECK(library, "%s", dlerror());
@@ -45,7 +45,8 @@ static void deep(void) {
     dlclose(library);
 }
 
-/* A C++ library whose names the program does not get to see, nor those of what it needs. */
+/* A C++ library whose names the program does not get to see, nor the names of the libraries that it
+   needs. */
 static void plugin(void) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     CHECK(library, "%s", dlerror());
@@ -65,14 +66,15 @@ static void *use_keys(void *count) {
     return NULL;
 }
 
-/* A library in a namespace of its own, whose C library numbers its thread keys from 0 on, too: threads end well, even if
-   it has so many keys that a value of ours is overwritten. */
+/* A library in a namespace of its own, whose C library also numbers its thread keys from 0 on.
+   Threads end well, even if it has so many keys that a value of ours is overwritten. */
 static void apart(void) {
     void *library = dlmopen(LM_ID_NEWLM, path, RTLD_NOW);
     CHECK(library, "%s", dlerror());
     guest_keys = (int (*)(int))dlsym(library, "guest_keys");
     CHECK(guest_keys);
-    /* In all 32: values of more would lie in memory that one C library takes from its own heap, and the other frees. */
+    /* They make 32 in all: the values of further keys would lie in memory that one C library takes
+       from its own heap, and the other frees. */
     static const uintptr_t counts[] = {1, 8, 23};
     for (int i = 0; i < 3; i++) {
         pthread_t thread;
@@ -94,7 +96,7 @@ static void *use_borrowed(void *argument) {
     return argument;
 }
 
-/* Uses an allocator loaded into a running program, beside the program's own. */
+/* Uses an allocator that is loaded into a running program, beside the program's own. */
 static void borrow(void) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     CHECK(library, "%s", dlerror());
@@ -108,7 +110,7 @@ static void borrow(void) {
     char *p = borrowed_malloc(100);
     strcpy(p, "kept");
     dlclose(library);
-    /* Never unloaded: its objects are still in use, and so is its thread key. */
+    /* The library is never unloaded: its objects are still in use, and so is its thread key. */
     CHECK(strcmp(p, "kept") == 0);
     borrowed_free(p);
 }

@@ -1,4 +1,5 @@
-/* What valgrind's memcheck sees if it takes the library's names for an allocator's: a write behind an object, and one that leaks. */
+/* What valgrind's memcheck sees if it takes the library's names for an allocator's: a write behind
+   an object, and a leak. */
 #include <stdlib.h>
 
 char *volatile sink;

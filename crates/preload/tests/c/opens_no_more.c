@@ -1,4 +1,4 @@
-/* Ends where it may open no file more. */
+/* Ends when it may open no more files. */
 #include <stdlib.h>
 #include <sys/resource.h>
 

@@ -117,7 +117,7 @@ static void nothrow_is_null() {
     CHECK(::operator new[](too_much, std::align_val_t{64}, std::nothrow) == nullptr);
 }
 
-// As the standard has it: the form that does not throw calls the one that does, and catches.
+// As the standard says, the form that does not throw calls the one that does, and catches.
 static void nothrow_calls_the_handler() {
     std::set_new_handler([] {
         handler_calls++;
@@ -141,7 +141,7 @@ static void aligned_failure() {
     CHECK(throws([] { return ::operator new[](too_much, std::align_val_t{64}); }));
 }
 
-// As libstdc++ has it: refused, and no handler can help.
+// As in libstdc++, this is refused, and no handler can help.
 static void odd_alignment() {
     std::set_new_handler([] { handler_calls++; });
     for (size_t align : {0, 3, 24, 1000}) {

@@ -6,7 +6,7 @@
 
 enum { SLOTS = 4000, STEPS = 100000, THREADS = 4 };
 
-/* Objects of all sizes, each got and given back in some other way. */
+/* Objects of all sizes, each allocated and freed in a different way. */
 static void *work(void *seed) {
     static _Thread_local void *slots[SLOTS];
     uint64_t state = (uintptr_t)seed;
@@ -48,7 +48,8 @@ int main(void) {
     run_in_child(work, (void *)7);
     for (int i = 0; i < 3; i++) {
         char *huge = opaque(malloc(64 << 20));
-        /* It grows in place, or where something lies behind it moves to a mapping of its own. */
+        /* The block grows in place; if something lies behind it, it moves to a mapping of its
+           own. */
         char *behind = i > 0 ? opaque(malloc(64 << 20)) : NULL;
         CHECK(huge && (behind || i == 0));
         huge[0] = 1;

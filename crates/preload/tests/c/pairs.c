@@ -1,7 +1,8 @@
-/* Takes and gives back one object, as often as it is told: pairs CALLS BYTES FUNCTION. As operators of
-   C++ do, by its size, where the function that is counted is free_sized; aligned to 64 bytes, where it is memalign or
-   posix_memalign; asking for its size, where it is malloc_usable_size; where it is realloc, one object is asked to become a byte shorter and as long as it was in turn, which it
-   stays where it is for. */
+/* Takes and gives back one object, as often as it is told: pairs CALLS BYTES FUNCTION. FUNCTION is
+   what is counted. If it is free_sized, the object is freed by its size, as operators of C++ do. If
+   it is memalign or posix_memalign, the object is aligned to 64 bytes. If it is malloc_usable_size,
+   the object's size is asked for. If it is realloc, one object is asked to become a byte shorter
+   and as long as it was, in turn; it stays where it is. */
 #include "check.h"
 #include <dlfcn.h>
 #include <malloc.h>

@@ -19,7 +19,7 @@ int main(int argc, char **argv) {
         pthread_cancel(pthread_self());
         exit(3);
     }
-    /* As servers do to show a title where the environment stood. */
+    /* As servers do, to show a title in the place of the environment. */
     if (argc > 1 && strcmp(argv[1], "title") == 0)
         for (char **entry = environ; *entry; entry++) memset(*entry, ' ', strlen(*entry));
     return 0;

@@ -1,5 +1,5 @@
-// A C++ library for a program that has none: the C++ library comes with it, for it alone, as a library
-// beside it or in itself.
+// A C++ library for a program that has none. It brings the C++ library for itself alone: as a
+// library beside it, or within itself.
 #include <new>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@ template <class make> static bool is_refused(make made) {
     return false;
 }
 
-// 0 if a `new` that finds no memory does what C++ says.
+// Returns 0 if a `new` that finds no memory does what C++ says.
 extern "C" int plugin_runs_out(void) {
     if (!is_refused([] { ::operator delete(::operator new(too_much)); })) return 1;
     if (!is_refused([] { ::operator delete[](::operator new[](too_much)); })) return 2;

@@ -1,5 +1,5 @@
 /* Live objects of known call sites, for the heap profile to find again. Each site is a function in
-   a section of its own, whose bounds the linker tells. */
+   a section of its own; the linker tells its bounds. */
 #include "check.h"
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@ SITE(site_large, malloc(bytes))
 SITE(site_huge, malloc(bytes))
 SITE(site_aligned, aligned(bytes))
 SITE(site_grown, realloc(malloc(bytes / 2), bytes))
-/* Resized where they are. */
+/* Objects that are resized in place. */
 SITE(site_stays, realloc(malloc(bytes / 4 * 3), bytes))
 SITE(site_aligned_stays, realloc(aligned_alloc(4096, bytes / 2), bytes))
 SITE(site_brief, malloc(bytes))
@@ -46,7 +46,7 @@ static void *of_thread(void *argument) {
     return argument;
 }
 
-/* Allocates what stays, amid much that does not. */
+/* Allocates objects that stay, amid many that do not. */
 static void fill(void) {
     for (int i = 0; i < SMALL; i++) {
         site_small(100);
@@ -93,7 +93,7 @@ static void by_call(void) {
     CHECK(dump("/no/such/directory/file") == ENOENT);
 }
 
-/* All that was allocated is freed: the profile must forget it. */
+/* All objects are freed: the profile must forget them. */
 static void all_freed(void) {
     static void *all[200000];
     for (int round = 0; round < 3; round++) {
@@ -103,7 +103,8 @@ static void all_freed(void) {
     }
 }
 
-/* Objects of slabs that the heap gives up, since a third of them has been free for a while, are resized where they are. */
+/* Objects are resized in place, in slabs that the heap gives up because a third of their objects
+   has been free for a while. */
 static void resized_in_sparse_slabs(void) {
     enum { OBJECTS = 30000, SLEEPS = 500, OTHERS = 500 };
     static void *all[OBJECTS], *others[OTHERS];
@@ -133,7 +134,7 @@ static void *allocate_until_stopped(void *seed) {
     return seed;
 }
 
-/* How often the statistics were written: each time their first line. */
+/* How often the statistics were written, by their first lines. */
 static int texts(void) {
     static char text[1 << 20];
     ssize_t bytes = pread(STDERR_FILENO, text, sizeof text - 1, 0);
@@ -151,9 +152,9 @@ static int has_file(int number) {
     return access(path, F_OK) == 0;
 }
 
-/* Signals that ask for files and statistics find threads anywhere, most often in the heap. One that
-   comes while another is pending is one with it, and on a machine with much else to do most are: so
-   they are sent until enough were heard. */
+/* Signals that ask for files and statistics find threads anywhere, most often in the heap. If one
+   comes while another is pending, the two count as one, and on a machine with much else to do most
+   are lost so. Therefore signals are sent until enough were heard. */
 static void signals_anywhere(void) {
     int profile = atoi(getenv("TEST_SIGNAL")), statistics = atoi(getenv("TEST_SIGNAL_2"));
     int enough = atoi(getenv("TEST_ENOUGH"));
@@ -175,7 +176,7 @@ static void signals_anywhere(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0, "%#x", status);
 }
 
-/* A handler finds this thread, and no other, waiting: the wish is met at once. */
+/* A handler finds this thread waiting, and no other exists: the wish is met at once. */
 static void signal_while_idle(void) {
     site_middle(100);
     raise(atoi(getenv("TEST_SIGNAL")));
@@ -205,7 +206,7 @@ static void *descend_until_stopped(void *unused) {
     return unused;
 }
 
-/* Processor time of some thousand walks. */
+/* The processor time of some thousand walks. */
 static double walks_of_a_child(void) {
     int ends[2];
     double took;
@@ -225,7 +226,7 @@ static double walks_of_a_child(void) {
     return took;
 }
 
-/* A child whose parent was in a walk when it forked remembers rules as any other. */
+/* A child whose parent was in a walk when it forked remembers rules like any other process. */
 static void forks_amid_walks(void) {
     enum { CHILDREN = 60 };
     pthread_t threads[3];
@@ -252,7 +253,8 @@ static void mode(void) {
 }
 
 #ifdef __x86_64__
-/* Allocates with `base` in the register that, by its table, its frame is found by. No compiler writes that. */
+/* Allocates with `base` in the register by which, according to its table, its frame is found. No
+   compiler writes that. */
 void *misled(uintptr_t base);
 __asm__(".text\n"
         ".type misled, @function\n"
@@ -278,7 +280,8 @@ static void *of_misled_thread(void *sealed) {
     return NULL;
 }
 
-/* Calls `function` on another stack, with `base` as its frame pointer. No table tells of this one. */
+/* Calls `function` on another stack, with `base` as its frame pointer. No table describes this
+   function. */
 void switched(void *stack, void (*function)(void), void *base);
 __asm__(".text\n"
         ".type switched, @function\n"
@@ -301,7 +304,8 @@ static void switched(void *stack, void (*function)(void), void *base) { function
 
 static void allocates(void) { CHECK(malloc(100)); }
 
-/* A coroutine's stack is gone in part when the next one lies beside it, whose first frame has any word for a frame pointer. */
+/* A coroutine's stack is gone in part when the next one lies beside it, and the next one's first
+   frame has any word as its frame pointer. */
 static void stack_that_went(void) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = 16;
     char *stack = mmap(NULL, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -312,7 +316,7 @@ static void stack_that_went(void) {
     switched(gone, allocates, gone + 64);
 }
 
-/* A table that is wrong harms nobody until stacks are walked by it, and must not then. */
+/* A wrong table harms nobody until stacks are walked by it, and must do no harm then. */
 static void misled_by_tables(void) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     /* Mapped before the thread's stack, and so above it, where a caller's frame would lie. */
@@ -322,7 +326,7 @@ static void misled_by_tables(void) {
     CHECK(pthread_create(&thread, NULL, of_misled_thread, pages + page) == 0 && pthread_join(thread, NULL) == 0);
 }
 
-/* Two dumps into one file would make it neither. */
+/* If two dumps went into one file, it would be neither. */
 static void one_at_a_time(void) {
     int (*stats)(const char *) = dlsym(RTLD_DEFAULT, "hectare_stats_dump");
     const char *path = getenv("TEST_PATH");

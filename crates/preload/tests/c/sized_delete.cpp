@@ -1,5 +1,5 @@
-// Deletes an object of a derived class by its base, whose destructor is not virtual: the size that
-// the compiler passes is the base's.
+// Deletes an object of a derived class through its base, whose destructor is not virtual: the size
+// that the compiler passes is the base's.
 struct base {
     char a[16];
 };

@@ -1,4 +1,5 @@
-/* A program that misuses nothing, for the fronts that look for misuse. Needs check.h before it. */
+/* A program that misuses nothing, for the fronts that look for misuse. It needs check.h before
+   it. */
 
 #include <malloc.h>
 #include <pthread.h>
@@ -36,7 +37,7 @@ static void *churn(void *seed) {
     return NULL;
 }
 
-/* Four threads and this one churn, `steps` steps each, while `children` children do. */
+/* Four threads and this one churn for `steps` steps each, while `children` children do the same. */
 static void run_soundly(int steps, int children) {
     churn_steps = steps;
     pthread_t threads[4];

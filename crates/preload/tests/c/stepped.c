@@ -1,5 +1,5 @@
-/* Calls that are interrupted after each of their instructions, by a signal that asks for statistics: these are true, and
-   nothing waits for ever. */
+/* Calls that are interrupted after each of their instructions by a signal that asks for statistics.
+   The statistics are true, and nothing waits for ever. */
 #include "check.h"
 #include <signal.h>
 #include <sys/prctl.h>
@@ -23,8 +23,8 @@ static long told(int text) {
     return in_use;
 }
 
-/* Runs `call` in a child and interrupts it after `steps` instructions, or never if it has not as many. Returns how many it has
-   then, else -1. */
+/* Runs `call` in a child, and interrupts it after `steps` instructions, or never if it has fewer.
+   Returns how many it has in that case, else -1. */
 static long interrupted(void (*call)(int), int argument, long steps, int text) {
     CHECK(lseek(text, 0, SEEK_SET) == 0 && ftruncate(text, 0) == 0);
     pid_t child = fork();
@@ -59,7 +59,7 @@ static long interrupted(void (*call)(int), int argument, long steps, int text) {
 
 static void free_one(int at) { free(objects[at]); }
 
-/* The first object that a list has no room for is freed by a longer way. */
+/* A list has no room for this object, so it is freed by a longer way. */
 static void free_to_a_full_list(void) {
     int text = fileno(tmpfile());
     for (int i = 0; i < LIVE; i++) CHECK(opaque(malloc(BYTES)));
@@ -78,7 +78,7 @@ static void free_to_a_full_list(void) {
 
 static void confine(int unused) { CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, unused) == 0); }
 
-/* The heap's locks are taken there, too. */
+/* The heap's locks are taken here, too. */
 static void confinement(void) {
     int text = fileno(tmpfile());
     for (int i = 0; i < LIVE; i++) CHECK(opaque(malloc(BYTES)));

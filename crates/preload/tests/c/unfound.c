@@ -1,5 +1,5 @@
-/* Where the first search for an object is in vain, but later ones are not. (With -rdynamic, so that this is the
- * search that others find.) */
+/* The first search for an object is in vain, but later ones are not. (Linked with -rdynamic, so
+   that others find this search.) */
 #include "check.h"
 #include <dlfcn.h>
 
@@ -17,7 +17,8 @@ int _dl_find_object(void *address, struct dl_find_object *found) {
 __attribute__((noinline)) static void allocate(void) { opaque(malloc(100)); }
 
 int main(void) {
-    /* That fails, and so looks for a library of its caller's that knows what to do then: who called is asked for. */
+    /* The call fails, and so looks for a library of the caller's that knows what to do then: it
+       asks who called. */
     void *(*new)(size_t, const void *) = dlsym(RTLD_DEFAULT, "_ZnwmRKSt9nothrow_t");
     CHECK(new && !new(PTRDIFF_MAX, ""));
     allocate();

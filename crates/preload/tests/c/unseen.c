@@ -1,5 +1,6 @@
-/* Threads whose end the C library cannot tell of: it has no memory for a key's value. And forks that it cannot tell of at
-   first. (Linked so that libraries call the functions of this program.) */
+/* Threads whose end the C library cannot report, since it has no memory for a key's value; and
+   forks that it cannot report at first. (Linked so that libraries call the functions of this
+   program.) */
 #include "check.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -33,7 +34,8 @@ int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)
     return ((enter *)dlsym(RTLD_NEXT, "__register_atfork"))(prepare, parent, child, library);
 }
 
-/* Small objects, and runs of one length as often as a thread must ask for them until it keeps such. */
+/* Makes small objects, and runs of one length, as often as a thread must ask for them before it
+   keeps runs. */
 static void churn(void) {
     enum { COUNT = 24 };
     void *small[COUNT], *runs[COUNT];
@@ -55,7 +57,7 @@ static size_t in_use(void) {
     return info.uordblks + info.hblkhd;
 }
 
-/* What caches take themselves. */
+/* The memory that caches themselves take. */
 static size_t metadata(void) {
     static char text[60000];
     FILE *stream = fmemopen(text, sizeof text, "w");
@@ -119,7 +121,7 @@ static void *begin_refused(void *unused) {
     return unused;
 }
 
-/* A thread is refused once, not for good. */
+/* A thread is refused once, but not for good. */
 static void asked_again(void) {
     churn();
     int had = caches();
@@ -140,7 +142,7 @@ static void *churn_once(void *unused) {
     return unused;
 }
 
-/* No thread has a cache before forks are seen to. */
+/* No thread has a cache before fork handlers are registered. */
 static void forks_are_seen_to_later(void) {
     refuses_handlers = 1;
     churn();

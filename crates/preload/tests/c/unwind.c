@@ -1,5 +1,6 @@
-/* Calls that an unwinder must find its way through. Each allocates at its end, and prints the return
- * addresses of the callers there as glibc's backtrace() sees them: a line for each, the innermost first. */
+/* Calls that an unwinder must find its way through. Each allocates at its end, and there prints the
+   return addresses of its callers as glibc's backtrace() sees them: one line for each call,
+   innermost first. */
 #include "check.h"
 #include <alloca.h>
 #include <execinfo.h>
@@ -18,10 +19,10 @@ NEVER_INLINE static void allocate(const char *how) {
     int count = backtrace(frames, 64);
     kept[kept_count++] = opaque(malloc(100));
     printf("%s", how);
-    /* The first is in this very function, elsewhere. */
+    /* The first address is in this very function, at another place. */
     for (int i = 1; i < count; i++) {
         int is_interrupted = frames[i - 1] == trampoline;
-        /* A byte behind what is to be told, as return addresses are. */
+        /* Printed one byte further, as return addresses are. */
         printf(" %p", (void *)((char *)frames[i] + is_interrupted));
     }
     printf("\n");
@@ -35,7 +36,7 @@ NEVER_INLINE static int recursion(int depth, const char *how) {
     return depth + recursion(depth - 1, how);
 }
 
-/* The stack pointer moves by what only the frame pointer knows. */
+/* The stack pointer moves by an amount that only the frame pointer knows. */
 NEVER_INLINE static int moving_stack(int bytes) {
     char *room = opaque(alloca((size_t)bytes));
     room[0] = 1;
@@ -43,7 +44,7 @@ NEVER_INLINE static int moving_stack(int bytes) {
     return room[0];
 }
 
-/* The frame is aligned beyond what a caller promises: its place is told by an expression. */
+/* The frame is aligned beyond what a caller promises, so an expression gives its place. */
 NEVER_INLINE static int realigned(int bytes) {
     char aligned[256] __attribute__((aligned(128)));
     char *room = opaque(alloca((size_t)bytes));
@@ -53,7 +54,7 @@ NEVER_INLINE static int realigned(int bytes) {
     return room[0];
 }
 
-/* Where `apart.ld` finds it. */
+/* In the part that `apart.ld` moves. */
 __attribute__((section(".between"))) static int compare(const void *a, const void *b) {
     if (kept_count < 8) recursion(1, "qsort");
     return *(const int *)a - *(const int *)b;
@@ -81,7 +82,7 @@ static void *thread(void *argument) {
 
 int main(void) {
     void *first[4];
-    /* It loads what it needs. */
+    /* This loads what backtrace needs. */
     CHECK(backtrace(first, 4) > 0);
     recursion(20, "recursion");
     moving_stack(1000);

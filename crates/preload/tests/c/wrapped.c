@@ -1,4 +1,5 @@
-/* A program that replaces the family by functions which call glibc's own names for it, and put a header before each object. */
+/* A program that replaces the family by functions that call glibc's own names for it, and put a
+   header before each object. */
 
 #include "check.h"
 #include <malloc.h>
