@@ -28,57 +28,81 @@
      LD_PRELOAD=target/release/libhectare.so ./loops swing 1 640 640 40000 2
      LD_PRELOAD=target/release/libhectare.so ./loops tree 17 100
 
-   shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
-   runs BYTES MORE LIVE  LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
-   aligned ALIGN MOST LIVE   LIVE objects of 1 to MOST bytes at multiples of ALIGN, replaced at random; best of 5
-   bursts LEAST MOST     50 to 250 objects of LEAST to MOST bytes, their first bytes written, then freed in the opposite order,
-                         over and over; best of 5
-   append BYTES          a string that grows by realloc, a byte each time, to BYTES, and is freed: what a realloc takes; best of 9
-   table                 1.4 million blocks of 1000 bytes filled, then 20 million reads at random
-   blocks BYTES COUNT WRITTEN   COUNT blocks of BYTES, none of which is freed, of which the first WRITTEN are written: the most
-                         that was resident, over what is asked for
-   mixed BYTES COUNT LONGER ROUNDS   COUNT objects of BYTES and a block of LONGER, over and over, all written and none freed: the
-                         most that was resident, over what is asked for
-   hollow LEAST MOST COUNT ENDS   COUNT objects of LEAST to MOST bytes, replaced at random 40 times each, of which the first byte is
-                         written (1), or the last, too (2): what a replacement takes, and the most that was resident
-   again LEAST MOST      a block of LEAST bytes, one three times as long, and so on up to MOST: each is taken, a byte in each page
-                         written, and freed, 1000 times; what a page of the longest takes, and all page faults
-   first BYTES WRITTEN MORE   a block of BYTES, of which the first WRITTEN are written and which is freed between MORE bytes in
-                         objects of 100 and as many again: the most that was resident
-   holes BYTES LONGER COUNT   COUNT blocks of BYTES, all written; each second is freed; then blocks of LONGER, all written, until
-                         these are as many bytes as those were: what a KiB of the later ones takes, and the most that was
-                         resident
-   stall BYTES COUNT     COUNT blocks of BYTES, all written; each second is freed; then 400 larger ones a second, for five seconds in
-                         which what lies idle goes back: the longest call, by this thread's processor time
-   pause COUNT KEPT      COUNT objects of 32 to 231 bytes, freed in random order but for KEPT; then 2,000 small ones taken and freed
-                         each 20 ms, 100 times, in which holes are looked for: the longest call of each, as above
-   rest BYTES COUNT      COUNT objects of BYTES, their first bytes written, of which all but each sixty-fourth are freed in
-                         order: the time, the longest free, and what is resident then
-   lull BYTES COUNT      COUNT blocks of BYTES, all written, then freed, eight times; three seconds in which nothing is called; then eight of
-                         200 to 1,600 bytes, each taken and freed a tenth of a second after the last: what is resident before
-                         and after these, and the longest pair, by the clock
-   expire N BYTES COUNT  COUNT objects of BYTES, their first bytes written, half of which are freed in random order; 1.5 s in which
-                         little is allocated and holes are looked for; then N threads free the others: what a free of each
-                         half takes, by the clock
-   zeros BYTES LONGER COUNT   COUNT blocks of BYTES by calloc, of which each second is freed; then half as many of LONGER, by
-                         calloc; none is touched: what one of the later takes
-   buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random, of which the first 32 KiB
-                         are written
-   threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one
-   second BYTES COUNT    a thread beside the main one takes COUNT objects of BYTES, writes their ends and frees them, over and
-                         over; best of 15
-   scratch N BYTES EACH  N threads, each given EACH objects of BYTES by the main thread, in turn; each frees them, then 20,000
-                         times allocates one, writes all of it over and over, frees it; twice, so that new threads come
-                         after old ones. How many of the N ended with an object in a line with another thread's
-   beside N BYTES COUNT  N threads, each of which takes COUNT objects of BYTES, writes their first bytes and frees them, 300 times;
-                         and how often, in the order of addresses, the next object was another thread's in the end
-   tree DEPTH TURNS      a full tree of DEPTH levels below its root, of nodes of 16 bytes, taken parents first and freed children first,
-                         TURNS times: what a node takes
-   pairs N BYTES         N threads, each of which takes a block of BYTES, writes its first byte and frees it, 500,000 times: what a pair
-                         takes of the processors, on the mean of ten times
-   swing N LEAST MOST COUNT ORDER   N threads, each of which takes COUNT objects of LEAST to MOST bytes, writes their first bytes and
-                         frees them in the order in which they came (0), against it (1) or here and there (2), 100 times
-   swing N LEAST MOST COUNT ORDER STAY   as before, and each time takes STAY objects of 100 bytes more, which stay */
+   shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best
+                         of 9
+   runs BYTES MORE LIVE   LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
+   aligned ALIGN MOST LIVE   LIVE objects of 1 to MOST bytes at multiples of ALIGN, replaced at
+                         random; best of 5
+   bursts LEAST MOST     50 to 250 objects of LEAST to MOST bytes are taken, their first bytes
+                         written, then freed in the opposite order, over and over; best of 5
+   append BYTES          a string grows by realloc, a byte each time, to BYTES, and is freed: the
+                         time of a realloc; best of 9
+   table                 1.4 million blocks of 1000 bytes are filled; then 20 million reads at
+                         random
+   blocks BYTES COUNT WRITTEN   COUNT blocks of BYTES, none freed; the first WRITTEN bytes of each
+                         are written: peak resident memory, and its ratio to the bytes asked for
+   mixed BYTES COUNT LONGER ROUNDS   COUNT objects of BYTES and a block of LONGER, ROUNDS times, all
+                         written and none freed: peak resident memory, and its ratio to the bytes
+                         asked for
+   hollow LEAST MOST COUNT ENDS   COUNT objects of LEAST to MOST bytes, replaced at random 40 times
+                         each; the first byte of each is written (1), or the last, too (2): the time
+                         of a replacement, and peak resident memory
+   again LEAST MOST      a block of LEAST bytes, one three times as long, and so on up to MOST: each
+                         is taken, a byte in each page written, and freed, 1000 times; the time of a
+                         page of the longest, and all page faults
+   first BYTES WRITTEN MORE   a block of BYTES, whose first WRITTEN bytes are written; MORE bytes in
+                         objects of 100; the block is freed; as many objects again: peak resident
+                         memory
+   holes BYTES LONGER COUNT   COUNT blocks of BYTES, all written; every second one is freed; then
+                         blocks of LONGER, all written, until they are as many bytes as all the
+                         first blocks were: the time of a KiB of the later blocks, and peak resident
+                         memory
+   stall BYTES COUNT     COUNT blocks of BYTES, all written; every second one is freed; then, five
+                         times, a second's sleep and 400 pairs of calls for a longer block, during
+                         which idle memory goes back: the longest pair, by this thread's processor
+                         time
+   pause COUNT KEPT      COUNT objects of 32 to 231 bytes, all but KEPT freed in random order; then,
+                         100 times, 20 ms of sleep and 2,000 small objects taken and freed, during
+                         which the heap looks for holes: the longest free of the first part and the
+                         longest call of the second, as above
+   rest BYTES COUNT      COUNT objects of BYTES, their first bytes written; all but one in
+                         sixty-four are freed in order: the time of that, the longest free, and
+                         resident memory then
+   lull BYTES COUNT      COUNT blocks of BYTES are taken, written and freed, eight times; then three
+                         seconds without calls; then eight blocks of 200 to 1,600 bytes, each taken
+                         and freed a tenth of a second after the last: resident memory before and
+                         after these, and the longest pair, by the clock
+   expire N BYTES COUNT   COUNT objects of BYTES, their first bytes written; half of them are freed
+                         in random order; 1.5 s of few allocations, during which the heap looks for
+                         holes; then N threads free the others: the time of a free in each half, by
+                         the clock
+   zeros BYTES LONGER COUNT   COUNT blocks of BYTES by calloc, of which every second one is freed;
+                         then half as many blocks of LONGER by calloc; none is touched: the time of
+                         one of the later blocks
+   buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random; the
+                         first 32 KiB of each buffer are written
+   threads N             N pairs of threads; each thread takes and frees 200 objects of 16 to 515
+                         bytes five times, and leaves one object
+   second BYTES COUNT    a thread beside the main one takes COUNT objects of BYTES, writes their
+                         ends and frees them, over and over; best of 15
+   scratch N BYTES EACH   the main thread gives EACH objects of BYTES to each of N threads, in turn;
+                         each thread frees them, and then, 20,000 times, allocates an object, writes
+                         all of it over and over, and frees it; twice, so that new threads come
+                         after old ones: how many of the N ended with an object in a line with
+                         another thread's object
+   beside N BYTES COUNT   N threads, each of which takes COUNT objects of BYTES, writes their first
+                         bytes and frees them, 300 times: the time of a pair, and how often in the
+                         end the next object, in order of address, is another thread's
+   tree DEPTH TURNS      a full tree of DEPTH levels below its root, of nodes of 16 bytes, taken
+                         parents first and freed children first, TURNS times: the time of a node
+   pairs N BYTES         N threads, each of which takes a block of BYTES, writes its first byte and
+                         frees it, 500,000 times: the processor time of a pair, as the mean of ten
+                         turns
+   swing N LEAST MOST COUNT ORDER   N threads, each of which takes COUNT objects of LEAST to MOST
+                         bytes, writes their first bytes, and frees them in the order in which they
+                         came (0), in the opposite order (1) or in random order (2), 100 times
+   swing N LEAST MOST COUNT ORDER STAY   as before; each time also takes STAY objects of 100 bytes,
+                         which stay */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -370,7 +394,7 @@ static void *second_thread(void *unused) {
 static void second(size_t bytes, size_t count) {
     pthread_t thread;
     second_bytes = bytes, second_count = count;
-    free(malloc(bytes)); /* So the main thread has a list before the other has. */
+    free(malloc(bytes)); /* Gives the main thread a list before the other thread has one. */
     start_thread(&thread, second_thread, NULL);
     pthread_join(thread, NULL);
 }
@@ -402,7 +426,7 @@ static void *scratch_lines(void *mine) {
     return NULL;
 }
 
-/* Whether an object shares a line with another. */
+/* Whether two objects share a line. */
 static int share_lines(uintptr_t one, uintptr_t other) {
     return one / LINE <= (other + scratch_bytes - 1) / LINE && other / LINE <= (one + scratch_bytes - 1) / LINE;
 }
@@ -458,7 +482,7 @@ static void stall(size_t bytes, size_t count) {
     printf("longest call: %.2f ms\n", longest_ns / 1e6);
 }
 
-/* By no call that allocates. */
+/* Makes no call that allocates. */
 static long resident_mib(void) {
     char text[128] = "";
     long pages = 0;
