@@ -1,5 +1,5 @@
-//! The foundation of every hectare allocator: alignment arithmetic, synchronisation cells, and hints to processor and
-//! compiler.
+//! The foundation of every hectare allocator: alignment arithmetic, synchronisation cells, and
+//! hints to processor and compiler.
 //!
 //! This crate knows no operating system and allocates nothing.
 #![no_std]

@@ -97,7 +97,7 @@ fn churn(front: &mut Front<'_, Source>) {
     }
 }
 
-/// What was lent to threads that the child does not have, the child's own threads may keep.
+/// The child's threads may keep what was lent to threads that the child does not have.
 #[test]
 fn a_child_keeps_runs_whatever_other_threads_kept() {
     let heap = new_heap(256 << 20);

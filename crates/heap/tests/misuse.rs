@@ -300,7 +300,8 @@ fn a_handler_may_fork_though_a_look_found_the_misuse() {
     let line = aborts(|front| {
         let heap = front.heap;
         FORKED.store((&raw const *heap).cast_mut(), Relaxed);
-        // SAFETY: a handler of the right type. If the heap waits for itself, the alarm ends this process.
+        // SAFETY: a handler of the right type. If the heap waits for itself, the alarm ends this
+        // process.
         unsafe {
             libc::signal(libc::SIGABRT, fork_at_the_end as *const () as libc::sighandler_t);
             libc::alarm(10);

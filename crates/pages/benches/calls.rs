@@ -1,5 +1,6 @@
-//! What the system's calls cost for a page: faults against populating ahead, single give-backs
-//! against many in a call, pages that move against those taken anew. `cargo bench -p hectare-pages --features os --bench calls`
+//! What the system's calls cost for each page: faults against populating ahead, single give-backs
+//! against many in a call, moving pages against taking new ones. `cargo bench -p hectare-pages
+//! --features os --bench calls`
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
@@ -106,7 +107,7 @@ fn beside_another_thread(measure: impl FnOnce() -> f64) -> f64 {
     })
 }
 
-/// Moves the first half of the pages to where the second would be, `UNIT` at a time.
+/// Moves the first half of the pages to the places of the second half, `UNIT` at a time.
 fn move_by_units() -> f64 {
     let first_half = |memory| touch_first(PAGES / 2, memory);
     median_ns(PAGES / 2, first_half, |memory| {

@@ -464,7 +464,7 @@ impl System for Os {
         })
     }
 
-    /// The machine's memory and swap, or the limit on what the process may write to (`RLIMIT_DATA`).
+    /// The machine's memory and swap, or the limit on writable memory (`RLIMIT_DATA`).
     fn memory_bytes(&self) -> usize {
         if self.keeps_to_plain_calls() {
             return usize::MAX;
@@ -723,7 +723,8 @@ mod tests {
 
     #[test]
     fn a_pinned_thread_runs_on_its_cpu() {
-        // SAFETY: sets of CPUs are plain numbers; the calls write them, and concern this thread alone.
+        // SAFETY: sets of CPUs are plain numbers; the calls write them, and concern this thread
+        // alone.
         unsafe {
             let (mut allowed, bytes) = (core::mem::zeroed(), size_of::<libc::cpu_set_t>());
             assert_eq!(libc::sched_getaffinity(0, bytes, &raw mut allowed), 0);

@@ -53,7 +53,7 @@ extern "C" fn start() {
     unsafe { libc::sigfillset(&raw mut all) };
     // SAFETY: two valid sets.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    // The signals that were blocked, as the kernel's one word of bits: no thread need free that.
+    // The signals that were blocked, as the kernel's one word of bits: no thread need free a word.
     // SAFETY: the set's first word.
     let blocked = unsafe { (&raw const before).cast::<usize>().read() };
     let argument = ptr::without_provenance_mut(blocked);

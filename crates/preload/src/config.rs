@@ -6,7 +6,8 @@
 //! keep a program from running. File names are copied, since programs write their title over their
 //! environment.
 //!
-//! To add a key: a field of [`Config`], a row of [`KEYS`], a [`Setting`], a line of docs/malloc-configuration.md.
+//! To add a key: a field of [`Config`], a row of [`KEYS`], a [`Setting`], a line of
+//! docs/malloc-configuration.md.
 
 use core::ffi::{CStr, c_int};
 
@@ -270,7 +271,7 @@ impl Problem {
     }
 }
 
-/// All keys. (Each place that names a constant gets a copy of it, so only this one does.)
+/// All keys. (Each mention of a constant makes a copy of it, so only this function mentions it.)
 fn keys() -> &'static [Key] {
     rolled(KEYS)
 }

@@ -24,9 +24,9 @@ type Handler = Option<unsafe extern "C-unwind" fn()>;
 /// The C++ libraries that a program may have.
 const LIBRARIES: [&CStr; 2] = [c"libstdc++.so.6", c"libc++.so.1"];
 
-/// The symbol `name` of a C++ library: the first in `scope` (everywhere, by [`libc::RTLD_DEFAULT`],
-/// or behind this library), else that of a library that was loaded for others alone. Null if there
-/// is none.
+/// The symbol `name` of a C++ library: the first in `scope` ([`libc::RTLD_DEFAULT`], or what is
+/// behind this library), else that of a library that was loaded for others alone. Null if there is
+/// none.
 #[cold]
 #[inline(never)]
 fn symbol(scope: *mut libc::c_void, name: &CStr) -> *mut libc::c_void {
@@ -47,8 +47,8 @@ fn symbol(scope: *mut libc::c_void, name: &CStr) -> *mut libc::c_void {
     found
 }
 
-/// The symbol `name` of the C++ library that the caller of this library contains for itself alone.
-/// Null if it contains none, or if the symbol is ours.
+/// The symbol `name` of the C++ library that the object which called this library contains for
+/// itself alone. Null if it contains none, or if the symbol is ours.
 #[cold]
 #[inline(never)]
 fn symbol_of_caller(name: &CStr) -> *mut libc::c_void {
@@ -100,8 +100,9 @@ extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
             unsafe { core::mem::transmute::<*mut libc::c_void, extern "C-unwind" fn()>(throw) };
         throw();
     }
-    // In such an object, the function that throws may be in no symbol table. But the object's
-    // operators are: they call our `malloc`, call the handler, and throw.
+    // An object that contains a C++ library for itself alone may have the function that throws in
+    // no symbol table. But its operators are in one: they call our `malloc`, call the handler, and
+    // throw.
     let own = symbol_of_caller(c"_Znwm");
     if align <= MIN_ALIGN && !own.is_null() {
         type Operator = extern "C-unwind" fn(usize) -> *mut u8;

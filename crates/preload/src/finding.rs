@@ -82,7 +82,8 @@ fn name_caller(line: &mut Line, call: usize) {
     let _ = write!(line, "+{:#x}", call.wrapping_sub(file.shift));
 }
 
-/// Names the file of the program itself, whose code is at `call`: the dynamic linker does not know its name.
+/// Names the file of the program itself, which contains the code at `call`: the dynamic linker does
+/// not know its name.
 fn name_program(line: &mut Line, call: usize) {
     let mut is_named = false;
     // If a filter ended the program for opening a file, the line would not be written.

@@ -1,4 +1,5 @@
-//! `libhectare.so`, and `libhectare.a`: the malloc family of names, in C and C++, over the hectare heap.
+//! `libhectare.so` and `libhectare.a`: the malloc family of names, in C and C++, over the hectare
+//! heap.
 //!
 //! Preloaded or linked, it serves a whole program. This crate gives the names, their contracts
 //! (errno, null, alignment) and the configuration; the heap is [`hectare`].

@@ -124,7 +124,8 @@ impl Sink for Descriptor {
     }
 }
 
-/// Formatted text on its way to a sink. (Each type that is written to has its own copy of what Rust's formatting needs.)
+/// Formatted text on its way to a sink. (Each type that is written to has its own copy of what
+/// Rust's formatting needs.)
 pub(crate) struct Text<'a>(pub(crate) &'a mut dyn Sink);
 
 impl Write for Text<'_> {

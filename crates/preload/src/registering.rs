@@ -60,8 +60,9 @@ fn linked_statically() -> ! {
 }
 
 /// Registers with `next` while no thread forks, if glibc releases its lock while a handler runs, as
-/// it does from 2.36 on. (An older glibc holds its lock all the time. No thread waits for that with
-/// the heap's locks held, but this one would with ours.)
+/// it does from 2.36 on. (An older glibc holds its lock during the whole fork. So no thread waits
+/// for that lock with the heap's locks held; but this thread would wait for it with ours held, and
+/// the fork for ours.)
 ///
 /// # Safety
 /// `next` is of the type [`Register`]; else as of the C library's.

@@ -103,7 +103,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
         unsafe { libc::sigaction(signal, &raw const *previous, ptr::null_mut()) };
     }
     if is_sent {
-        // SAFETY: no preconditions. It waits until this returns, as the signal is blocked meanwhile.
+        // SAFETY: no preconditions. The signal waits until this returns, since it is blocked
+        // meanwhile.
         unsafe { libc::raise(signal) };
     }
 }

@@ -69,7 +69,7 @@ pub unsafe extern "C" fn realloc(old: *mut u8, size: usize) -> *mut u8 {
     address
 }
 
-/// Turns a block whose allocation was not seen into one that was.
+/// Resizes a block whose allocation was not seen into one that is recorded.
 #[cold]
 unsafe fn realloc_unknown(old: *mut u8, size: usize) -> *mut u8 {
     if let Some(old_size) = next::early_size(old) {

@@ -135,7 +135,8 @@ impl Park for Sleep {
 
 impl Process {
     fn lock() -> Option<LockGuard<'static, Self, Sleep>> {
-        // SAFETY: null, or the arena, which is never unmapped; zeros are a free lock around a valid process.
+        // SAFETY: null, or the arena, which is never unmapped; zeros are a free lock around a valid
+        // process.
         let arena = unsafe { ARENA.load(Ordering::Acquire).as_ref() }?;
         Some(arena.lock())
     }

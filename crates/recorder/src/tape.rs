@@ -133,8 +133,8 @@ fn current_slow(local: &Local) -> Option<&'static mut Tape> {
     process::tape_for(local)
 }
 
-/// Notes where an object lives. If that fails, ends the recording, in which the object would have
-/// no end; also on this tape, whatever room it has.
+/// Notes where an object lives. If that fails, ends the recording, in which the object would seem
+/// to live for ever. This tape ends with it, whatever room it has.
 #[inline(always)]
 fn follow(tape: &mut Tape, address: *mut u8, object: ObjectId, size: usize) {
     if !shadow::set(address, object, size) {

@@ -25,7 +25,8 @@ use crate::HEAP;
 pub(super) fn begin() {
     let (start, bytes) = ((&raw const KNOWN).cast_mut(), size_of_val(&KNOWN));
     if !HEAP.keeps_to_plain_calls() && bytes.is_multiple_of(HEAP.page_bytes()) {
-        // SAFETY: whole pages of this static. In a child they are zero, which is a free lock around no entries.
+        // SAFETY: whole pages of this static. In a child they are zero, which is a free lock around
+        // no entries.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_WIPEONFORK) };
     }
 }

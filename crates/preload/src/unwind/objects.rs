@@ -1,4 +1,4 @@
-//! Where the tables lie of the object that contains an address.
+//! Finds the tables of the object that contains an address.
 //!
 //! The C library's `_dl_find_object` (2.35) takes no lock. With older versions the dynamic linker's
 //! lock is taken, which is recursive. Nothing is allocated.

@@ -22,7 +22,8 @@ struct Place {
 }
 
 impl Place {
-    /// The place of an expression whose description begins `description` bytes behind the start of its section.
+    /// The place of an expression whose description begins `description` bytes behind the start of
+    /// its section.
     fn of(expression: UnwindExpression<usize>, description: usize) -> Option<Self> {
         let UnwindExpression { offset, length } = expression;
         let offset = offset.wrapping_sub(description) as isize;
@@ -190,7 +191,7 @@ impl Plain {
     }
 }
 
-/// What the offsets of saved registers are multiples of, in bytes.
+/// The offsets of saved registers are multiples of this, in bytes.
 const WORD_BYTES: i32 = size_of::<usize>() as i32;
 
 /// The rules at one place in the code, and what else a step needs to know of it.

@@ -77,7 +77,8 @@ impl UnwindContextStorage<usize> for OnStack {
 /// (gimli's search, which knows other kinds, takes fifteen times as many instructions: a third of
 /// what a frame's rules take.)
 fn listed(pc: usize, header: usize, end: usize) -> Option<(usize, usize)> {
-    // Version 1; the descriptions' start relative to its own place, a count of four bytes; pairs as above.
+    // Version 1; the descriptions' start relative to its own place, a count of four bytes; pairs as
+    // above.
     const KIND: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
     // SAFETY: the dynamic linker says that the list lies there.
     let kind: [u8; 4] = unsafe { read(header) };

@@ -468,7 +468,7 @@ static void pass_loans_on(void) {
     keeps_much("once that thread has ended");
 }
 
-/* What was lent to threads that the child does not have, the child's own threads may have. The
+/* The child's own threads may have what was lent to threads that the child does not have. The
    child's child has what was lent to the thread that forks. */
 static void fork_forgets_loans(void) {
     pthread_barrier_init(&have_caches, NULL, 9);

@@ -9,7 +9,8 @@ enum { SIGNAL = SIGUSR1, BYTES = 64, LIVE = 1000, FREED = 200 };
 
 static void *objects[FREED];
 
-/* How many objects of `BYTES` are in use, by the statistics in the file `text`; -1 if there are none. */
+/* How many objects of `BYTES` are in use, by the statistics in the file `text`; -1 if there are
+   none. */
 static long told(int text) {
     static char lines[1 << 16];
     unsigned long bytes, slabs, used, pooled;

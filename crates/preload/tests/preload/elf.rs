@@ -58,7 +58,8 @@ const LIST_BYTES: u64 = 32;
 const WRITTEN_LIST_BYTES: u64 = 12;
 const LISTS_BYTES: u64 = 68 * LIST_BYTES;
 
-/// The largest object of a class, and the step between the sizes that the table of classes tells apart.
+/// The largest object of a class, and the step between the sizes that the table of classes tells
+/// apart.
 const MAX_SMALL_BYTES: u64 = 32 << 10;
 const STEP_BYTES: u64 = 16;
 

@@ -11,7 +11,7 @@ use crate::misuse;
 /// printed; and whether the line must say who freed the object.
 const CASES: &[(&str, &str, &str, bool)] = &[
     ("overflow_read", "overflow", " lies 0 bytes behind the object OBJECT of 64 bytes", false),
-    // Where 1000 bytes end, 16 bytes' alignment leaves eight more.
+    // Alignment to 16 bytes leaves eight bytes behind these 1000.
     ("overflow_write", "overflow", " lies 8 bytes behind the object OBJECT of 1000 bytes", false),
     ("underflow", "underflow", " lies 1 bytes before the object OBJECT of 4096 bytes", false),
     ("overflow_by_one", "overflow", " lies 0 bytes behind the object OBJECT of 100 bytes", false),

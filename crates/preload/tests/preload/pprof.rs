@@ -75,7 +75,7 @@ impl Profile {
         self.string_table.get(index).map_or("?", String::as_str)
     }
 
-    /// What the format demands of every file, and these tests of ours.
+    /// What the format demands of every file, and these tests of the library's files.
     pub(crate) fn check(&self) -> Outcome {
         let name = |kind: &ValueType| format!("{}/{}", self.text(kind.kind), self.text(kind.unit));
         let names: Vec<String> = self.sample_type.iter().map(name).collect();

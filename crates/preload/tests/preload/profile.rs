@@ -304,7 +304,7 @@ fn freed_objects_are_forgotten() -> Outcome {
     run.done()
 }
 
-/// An object that stays where it is is not sampled anew, however often it is resized.
+/// An object that is resized in place is not sampled anew, however often that happens.
 fn resized_in_sparse_slabs() -> Outcome {
     let run = Profiled::run("sparse", "resized_in_sparse_slabs", "prof_sample:100000")?;
     let live: i64 = run.only_profile()?.stacks().map(|(_, values)| values[3]).sum();
