@@ -111,7 +111,8 @@ fn a_run_begins_without_the_mark_of_an_object() {
     check_released(&heap);
 }
 
-/// The same holds if idle pages of a slab were to go back, and the system has refused it.
+/// A run begins without a mark even if idle pages of a slab were to go back, and the system has
+/// refused it.
 #[test]
 fn a_run_begins_without_a_mark_where_nothing_goes_back() {
     let heap = new_heap(64 << 20);

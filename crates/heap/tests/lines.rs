@@ -168,8 +168,8 @@ fn what_one_cpu_leaves_serves_another() {
     check_two(&heap, fronts);
 }
 
-/// However few they are, unless so much is taken in a short time that the CPUs would get into each
-/// other's way.
+/// However few free objects one CPU's slabs have, they serve another CPU, unless so much is taken
+/// in a short time that the CPUs would get into each other's way.
 #[test]
 fn little_that_one_cpu_has_left_serves_another_that_takes_slowly() {
     const BYTES: usize = 64;
@@ -200,7 +200,7 @@ fn little_that_one_cpu_has_left_serves_another_that_takes_slowly() {
     }
 }
 
-/// However few they are, if no memory is left.
+/// However few free objects one CPU's slabs have, they serve another CPU if no memory is left.
 #[test]
 fn the_last_that_one_cpu_has_left_serves_another() {
     const BYTES: usize = 64;

@@ -706,7 +706,7 @@ fn what_is_refused_is_offered_seldom() {
     drop(front);
 }
 
-/// Nor is it offered at each step of a heap that grows (7,792 refusals before).
+/// Nor is such memory offered at each step of a heap that grows (7,792 refusals before).
 fn what_is_refused_is_offered_seldom_to_a_heap_that_grows() {
     const RUN_BYTES: usize = 100_000;
     const RUNS: usize = 1000;

@@ -117,8 +117,8 @@ fn what_swings_stays_where_the_heap_grows_by_little() {
     }
 }
 
-/// If they lie scattered, so that hardly a slab becomes empty, the heap grows after some of the
-/// stock has gone.
+/// If the objects lie scattered, so that hardly a slab becomes empty, the heap grows after some of
+/// the stock has gone.
 #[test]
 fn what_lies_here_and_there_goes_by_parts() {
     const BYTES: usize = 640;
@@ -166,7 +166,7 @@ fn a_stock_that_lies_idle_goes_back() {
     }
 }
 
-/// But objects that are needed from time to time do not.
+/// Objects that are needed from time to time do not go back.
 #[test]
 fn looks_leave_what_swings() {
     for bytes in SIZES {
@@ -182,7 +182,7 @@ fn looks_leave_what_swings() {
     }
 }
 
-/// And of a swing that has become smaller, those stay that are still needed.
+/// If a swing has become smaller, the objects that are still needed stay.
 #[test]
 fn looks_take_what_is_idle_alone() {
     for bytes in SIZES {

@@ -89,7 +89,8 @@ extern "C" fn look_after(blocked: *mut c_void) -> *mut c_void {
             }
         }
     }
-    // What runs at the program's end has the same signals blocked as the program had at the start.
+    // What runs at the end of the program has the signals blocked that were blocked when this
+    // thread was started.
     // SAFETY: zeroed, a set without signals.
     let mut mask = unsafe { core::mem::zeroed::<libc::sigset_t>() };
     // SAFETY: the set's first word.

@@ -179,8 +179,8 @@ fn nobody_reads(mut command: Command, text: &str) -> Outcome {
     ensure(status.success(), || status.to_string())
 }
 
-/// The same if no file may grow. The message about what could not be written then comes through a
-/// pipe.
+/// If no file may grow, the program ends as it would without the library, too. A message through a
+/// pipe says what could not be written.
 fn files_are_limited() -> Outcome {
     let path = scratch("files-are-limited").join("stats.json");
     let mut command = preloaded("sh");

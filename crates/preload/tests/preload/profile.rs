@@ -251,8 +251,9 @@ fn every_byte_at_rate_one() -> Outcome {
     run.done()
 }
 
-/// The same if this library was not found at first, and was found when something else asked who
-/// called. Frame pointers, unlike tables, do not lead beyond the C library's caller of `main`.
+/// Frame pointers stay chosen even if this library was not found at first, and was found when
+/// something else asked who called. Unlike tables, they do not lead beyond the C library's caller
+/// of `main`.
 fn frame_pointers_stay_chosen() -> Outcome {
     let program = compile("unfound.c", &["-fno-omit-frame-pointer", "-rdynamic"], "")?;
     let run =
