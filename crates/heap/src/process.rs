@@ -84,6 +84,11 @@ impl Process {
         }
     }
 
+    /// From now on the heap asks for no transparent huge pages: see [`Os::forgo_huge_pages`].
+    pub fn forgo_huge_pages(&self) {
+        Os.forgo_huge_pages();
+    }
+
     /// Whether the heap was told to [keep to plain calls](Self::keep_to_plain_calls).
     #[must_use]
     pub fn keeps_to_plain_calls(&'static self) -> bool {

@@ -185,6 +185,9 @@ static HAS_ADVISED_ALL: AtomicBool = AtomicBool::new(false);
 /// Whether huge pages are asked for and declined by advice.
 static ADVISES_HUGE: AtomicBool = AtomicBool::new(true);
 
+/// Whether huge pages are asked for. If not, they are declined wherever they would have been.
+static WANTS_HUGE: AtomicBool = AtomicBool::new(true);
+
 /// Whether memory that the program has locked can be given back by a separate call
 /// (`MADV_DONTNEED_LOCKED`, Linux 5.18). A system that does not know the call would refuse it each
 /// time.
@@ -204,6 +207,12 @@ impl Os {
         for more in [&CAN_POPULATE, &CAN_ADVISE_ALL, &ADVISES_HUGE, &CAN_GIVE_LOCKED] {
             more.store(false, Relaxed);
         }
+    }
+
+    /// From now on no transparent huge pages are asked for: [`advise_huge`](PageSource::advise_huge)
+    /// declines them instead.
+    pub fn forgo_huge_pages(&self) {
+        WANTS_HUGE.store(false, Relaxed);
     }
 
     /// Whether this process was told to [keep to plain calls](Self::keep_to_plain_calls).
@@ -375,6 +384,7 @@ unsafe impl PageSource for Os {
         if !ADVISES_HUGE.load(Relaxed) {
             return;
         }
+        let huge = huge && WANTS_HUGE.load(Relaxed);
         // SAFETY: the caller's promise; neither changes contents.
         unsafe {
             advise(start, bytes, if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE })

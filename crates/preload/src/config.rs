@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) secure: bool,
     /// Whether a background thread gives back idle memory.
     pub(crate) background: bool,
+    /// Whether transparent huge pages are asked for.
+    pub(crate) huge_pages: bool,
     /// How many MiB of the heap come from huge pages that were set aside; 0: none.
     pub(crate) hugetlb_mib: usize,
     /// How many MiB of address space the heap reserves at a time; 0: the heap decides.
@@ -67,6 +69,7 @@ impl Config {
         guard_one_in: 0,
         secure: false,
         background: false,
+        huge_pages: true,
         hugetlb_mib: 0,
         reserve_mib: 0,
         front: Front::Auto,
@@ -110,6 +113,7 @@ const KEYS: &[Key] = &[
     Key::new(b"guard", Setting::Guard, ONE_IN),
     Key::new(b"secure", Setting::Secure, BOOLEAN),
     Key::new(b"background", Setting::Background, BOOLEAN),
+    Key::new(b"huge_pages", Setting::HugePages, BOOLEAN),
     Key::new(b"hugetlb", Setting::Hugetlb, "an even number of MiB, up to 131072; 0 for none"),
     Key::new(
         b"reserve",
@@ -140,6 +144,7 @@ enum Setting {
     Guard,
     Secure,
     Background,
+    HugePages,
     Hugetlb,
     Reserve,
     Sandbox,
@@ -171,6 +176,7 @@ fn apply(config: &mut Config, setting: Setting, value: &'static [u8]) -> Option<
         }
         Setting::Secure => config.secure = boolean(value)?,
         Setting::Background => config.background = boolean(value)?,
+        Setting::HugePages => config.huge_pages = boolean(value)?,
         Setting::Hugetlb => {
             config.hugetlb_mib =
                 number(value).filter(|mib| mib.is_multiple_of(2) && *mib <= 128 << 10)?;

@@ -40,6 +40,9 @@ extern "C" fn at_load(
         // SAFETY: this library is loaded before others can begin a thread.
         unsafe { special::set_aside(&mut config.hugetlb_mib) };
     }
+    if !config.huge_pages {
+        HEAP.forgo_huge_pages();
+    }
     if config.sandbox {
         HEAP.keep_to_plain_calls();
         config.front = Front::Thread;

@@ -78,6 +78,7 @@ fn write_mode(out: &mut Mode, config: &Config) -> Option<()> {
     flag(out, b",secure:true", config.secure)?;
     flag(out, b",background:true", config.background)?;
     flag(out, b",sandbox:true", HEAP.keeps_to_plain_calls())?;
+    flag(out, b",huge_pages:false", !config.huge_pages)?;
     number(out, b",hugetlb:", config.hugetlb_mib)?;
     number(out, b",reserve:", config.reserve_mib)?;
     if config.prof {

@@ -774,6 +774,20 @@ static void small_without_huge_pages(void) {
     CHECK(mapping.huge_kib == 0, "%zu KiB of huge pages", mapping.huge_kib);
 }
 
+/* Where they are forgone, the heap has no huge pages, however far it grows. */
+static void no_huge_pages(void) {
+    enum { COUNT = 60000, BYTES = 1000, LONG_BYTES = 16 << 20 };
+    struct mapping mapping;
+    size_t huge_kib = 0;
+    for (int i = 0; i < COUNT; i++) memset(malloc(BYTES), 1, BYTES);
+    for (int i = 0; i < 3; i++) memset(malloc(LONG_BYTES), 1, LONG_BYTES);
+    FILE *file = fopen("/proc/self/smaps", "r");
+    CHECK(file);
+    while (next_mapping(file, &mapping)) huge_kib += mapping.huge_kib == SIZE_MAX ? 0 : mapping.huge_kib;
+    fclose(file);
+    CHECK(huge_kib == 0, "%zu KiB of huge pages", huge_kib);
+}
+
 /* How many bytes the process has of huge pages that were set aside. */
 static size_t hugetlb_bytes(void) {
     char line[256];
@@ -851,7 +865,7 @@ int main(int argc, char **argv) {
         CASE(limited_by_itself), CASE(limits_another_process), CASE(limited_below_what_it_has), CASE(reserves_little), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),
-        CASE(hugetlb_pool), CASE(reserve_is_not_dumped), CASE(small_without_huge_pages),
+        CASE(hugetlb_pool), CASE(reserve_is_not_dumped), CASE(small_without_huge_pages), CASE(no_huge_pages),
     };
     arguments = argv;
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

@@ -143,6 +143,7 @@ fn limits() -> Outcome {
         "front:cpu",
         "background:false",
         "sandbox:0",
+        "huge_pages:true",
     ] {
         let ended = configured(text, &[])?;
         ensure(ended.stderr.is_empty(), || ended.describe(&format!("{text} is not taken")))?;
@@ -157,6 +158,7 @@ fn limits() -> Outcome {
         ("front", &["both", "CPU"]),
         ("prof_unwind", &["table"]),
         ("secure", &["yes"]),
+        ("huge_pages", &["never"]),
     ] {
         for value in values {
             let ended = configured(&format!("{key}:{value}"), &[])?;

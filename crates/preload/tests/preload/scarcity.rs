@@ -51,6 +51,11 @@ pub(crate) fn add(suite: &mut Suite) {
         let command = command.arg("reserves_little").env("HECTARE_CONF", "reserve:1");
         run(command)?.well().map(drop)
     });
+    suite.test_with("scarcity::no_huge_pages", &["cc"], || {
+        let mut command = preloaded(program("scarcity.c")?);
+        let command = command.arg("no_huge_pages").env("HECTARE_CONF", "huge_pages:false");
+        run(command)?.well().map(drop)
+    });
     suite_control_group(suite);
     suite_overcommit(suite);
     suite_hugetlb(suite);
