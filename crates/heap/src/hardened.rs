@@ -42,6 +42,7 @@ use crate::misuse::{Misuse, Misused};
 use crate::object::FreeObject;
 use crate::random::{Random, spread};
 use crate::region::FRAME_BYTES;
+use crate::run_cache::LONGEST_CACHED_FRAMES;
 use crate::seat::Seat;
 
 /// Larger requests take pages of their own.
@@ -386,9 +387,9 @@ impl<S: System> Hardened<S> {
         bytes: usize,
         align: usize,
     ) -> bool {
-        // No object is that long, and rounded up the size might overflow. (Of a large object only
-        // the alignment that it happens to have is known: at least what was asked for.)
-        if bytes > isize::MAX as usize || !start.addr().get().is_multiple_of(align) {
+        // Of a large object only the alignment that it happens to have is known: at least what was
+        // asked for.
+        if !start.addr().get().is_multiple_of(align) {
             return false;
         }
         if self.keeps_longer.load(Relaxed) {
@@ -397,8 +398,9 @@ impl<S: System> Hardened<S> {
         self.is_as_long(heap, start, place, bytes, align)
     }
 
-    /// Whether a new object for `bytes`, at most `isize::MAX`, aligned to `align`, might be as long as that at `start`, in
+    /// Whether a new object for `bytes`, aligned to `align`, might be as long as that at `start`, in
     /// `place`.
+    #[inline(never)]
     fn is_as_long(
         &self,
         heap: &Heap<S>,
@@ -407,6 +409,10 @@ impl<S: System> Hardened<S> {
         bytes: usize,
         align: usize,
     ) -> bool {
+        // No object is that long, and rounded up the size might overflow.
+        if bytes > isize::MAX as usize {
+            return false;
+        }
         let with_page = bytes + self.sealed_bytes(heap);
         let least = with_page.next_multiple_of(heap.source().page_bytes());
         match (place, slot_class(bytes, align)) {
@@ -423,16 +429,16 @@ impl<S: System> Hardened<S> {
     /// Whether a large object of `bytes` may be longer than `least`, which was asked for. It may be,
     /// by at most an eighth, if it has room to grow or is from before this front.
     fn may_be_longer(&self, least: usize, bytes: usize) -> bool {
-        let may_be = !self.seals_large.load(Relaxed) || self.gives_room.load(Relaxed);
+        let may_have_room =
+            bytes > LONGEST_CACHED_FRAMES * FRAME_BYTES && self.gives_room.load(Relaxed);
+        let may_be = may_have_room || !self.seals_large.load(Relaxed);
         may_be && (least..=least + least / 7).contains(&bytes)
     }
 
     /// Whether the object at `object` stays where it is if it is to hold `bytes`.
     pub(crate) fn stays(&self, heap: &Heap<S>, object: NonNull<u8>, bytes: usize) -> bool {
-        bytes <= isize::MAX as usize
-            && heap
-                .place_of(object)
-                .is_ok_and(|place| self.is_as_long(heap, object, place, bytes, MIN_ALIGN))
+        heap.place_of(object)
+            .is_ok_and(|place| self.is_as_long(heap, object, place, bytes, MIN_ALIGN))
     }
 
     /// How many bytes to take when an object of `old_bytes` must move to hold `bytes`. A large one

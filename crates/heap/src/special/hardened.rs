@@ -46,8 +46,9 @@ impl Process {
             return object.as_ptr();
         }
         let malloc = |bytes| self.hardened.malloc(&self.heap, bytes, MIN_ALIGN).0;
-        let mut moved = malloc(self.hardened.moved_bytes(old_bytes, bytes));
-        if moved.is_null() {
+        let with_room = self.hardened.moved_bytes(old_bytes, bytes);
+        let mut moved = malloc(with_room);
+        if moved.is_null() && with_room > bytes {
             moved = malloc(bytes);
         }
         if moved.is_null() && bytes <= old_bytes {

@@ -124,6 +124,12 @@ static void wrong_alignment_large(void) {
     if ((uintptr_t)object % (1 << 20) == 0) object = malloc(100000);
     free_aligned_sized(tell(object), 1 << 20, 100000);
 }
+/* Only blocks of more than 1 MiB get room to grow; of others the size is checked as before. */
+static void wrong_size_beside_room(void) {
+    char *roomy = malloc(2 << 20);
+    CHECK(malloc_usable_size(roomy = realloc(roomy, (2 << 20) + 8192)) > (2 << 20) + 65536);
+    free_aligned_sized(tell(aligned_alloc(8192, 60000)), 8192, 57000);
+}
 static void wrong_size_of_aligned(void) { free_aligned_sized(tell(aligned_alloc(4096, 100)), 16, 100); }
 
 /* The next cases end by a fault. */
@@ -411,7 +417,7 @@ int main(int argc, char **argv) {
         CASE(double_free_huge), CASE(never_handed_out),
         CASE(free_of_tail), CASE(realloc_of_tail), CASE(size_of_tail), CASE(interior), CASE(foreign),
         CASE(wrong_size), CASE(wrong_size_large), CASE(wrong_alignment_large),
-        CASE(wrong_size_of_aligned),
+        CASE(wrong_size_of_aligned), CASE(wrong_size_beside_room),
         CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),
         CASE(read_after_free_large), CASE(is_zero_when_freed),
         CASE(is_zero_behind_the_quarantine), CASE(is_quarantined),

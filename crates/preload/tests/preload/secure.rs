@@ -24,6 +24,7 @@ const TOLD: &[(&str, &str, &str)] = &[
     ("wrong_size_large", "free", "wrong size"),
     ("wrong_alignment_large", "free", "wrong size"),
     ("wrong_size_of_aligned", "free", "wrong size"),
+    ("wrong_size_beside_room", "free", "wrong size"),
 ];
 
 /// Cases that end by a fault at the memory itself.
