@@ -47,9 +47,10 @@ int hectare_pool_put(hectare_pool *pool, const void *data, size_t bytes, uint64_
 size_t hectare_pool_size(const hectare_pool *pool, uint64_t handle);
 
 /*
- * Copies an object to data, of bytes bytes. -EMSGSIZE: it is longer; -ENOENT: the handle is 0;
- * -ENOMEM: malloc has no page for the thread's first call. The handle must not have been removed,
- * or the call may wait for ever. data may be NULL if bytes is 0.
+ * Copies an object to data, of bytes bytes. -EMSGSIZE: it is longer; -ENOENT: the handle is 0, or
+ * its object was removed; -ENOMEM: malloc has no page for the thread's first call. A later put may
+ * return the same handle; after that, the call copies the new object. data may be NULL if bytes
+ * is 0.
  */
 int hectare_pool_get(const hectare_pool *pool, uint64_t handle, void *data, size_t bytes);
 

@@ -108,8 +108,8 @@ pub unsafe extern "C" fn hectare_pool_size(pool: *const ObjectPool, handle: u64)
 /// Copies an object out.
 ///
 /// # Safety
-/// As for [`hectare_pool_size`]. `data` has `bytes` bytes, which nobody else uses, and nobody
-/// removes the object during the call.
+/// `pool` came from [`hectare_pool_create`]; `handle` is 0 or came from this pool. `data` has
+/// `bytes` bytes, which nobody else uses, and nobody removes the object during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hectare_pool_get(
     pool: *const ObjectPool,
@@ -135,8 +135,8 @@ pub unsafe extern "C" fn hectare_pool_get(
         }
         bounce.resize(bounce.len() + more_bytes, 0);
         // SAFETY: as above; the copy uses nothing of the pool.
-        unsafe { pool.read(handle, bounce, &mut copy) };
-        0
+        let read = unsafe { pool.try_read(handle, bounce, &mut copy) };
+        read.map_or(-libc::ENOENT, |()| 0)
     };
     // A thread that ends may have dropped its buffer already.
     BOUNCE.try_with(|bounce| get(&mut bounce.borrow_mut())).unwrap_or_else(|_| get(&mut Vec::new()))

@@ -46,6 +46,7 @@ int main(void) {
         if (object % 3 == 0) continue;
         CHECK(hectare_pool_remove(pool, handles[object]) == 0);
         CHECK(hectare_pool_remove(pool, handles[object]) == -ENOENT);
+        CHECK(hectare_pool_get(pool, handles[object], got, MOST) == -ENOENT);
         bytes -= length_of(object);
     }
     hectare_pool_stat(pool, &stat);

@@ -113,14 +113,16 @@ pub trait Pool: Sync {
     ///
     /// # Panics
     /// If [`try_free`](Self::try_free) gives an error.
-    unsafe fn free(&self, handle: Handle);
+    unsafe fn free(&self, handle: Handle) {
+        // SAFETY: the caller's promise.
+        unsafe { self.try_free(handle) }.unwrap_or_else(|refused| refused.panic());
+    }
 
     /// Ends the object's life, unless it has ended before.
     ///
     /// [`Dense`](crate::Dense) and [`Zs`](crate::Zs) detect a second free until another object is
     /// allocated, which may get the same handle. [`Xv`](crate::Xv) also detects it until then, but
-    /// only while another object keeps the page. A pool that does not provide this method detects
-    /// none.
+    /// only while another object keeps the page.
     ///
     /// # Errors
     /// [`NoObject`] if the object was freed before; the pool is then as it was.
@@ -128,11 +130,7 @@ pub trait Pool: Sync {
     /// # Safety
     /// `handle` came from this pool's [`alloc`](Self::alloc), and no other thread uses it during
     /// the call or afterwards. If the object has been freed since, the pool can still detect it.
-    unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
-        // SAFETY: the caller's promise.
-        unsafe { self.free(handle) };
-        Ok(())
-    }
+    unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject>;
 
     /// How many bytes the object has: exactly as many as were asked for, unless the pool says
     /// otherwise.
@@ -143,10 +141,26 @@ pub trait Pool: Sync {
 
     /// Copies `data` into the object, from its first byte.
     ///
+    /// # Panics
+    /// If the pool detects that the object was freed, as for [`try_read`](Self::try_read).
+    ///
     /// # Safety
     /// `handle` names a live object of this pool of at least `data.len()` bytes, which nobody else
     /// reads or writes during the call.
     unsafe fn write(&self, handle: Handle, data: &[u8]);
+
+    /// Calls `reader` with the object's bytes, as [`try_read`](Self::try_read) does.
+    ///
+    /// # Panics
+    /// If [`try_read`](Self::try_read) gives an error.
+    ///
+    /// # Safety
+    /// As for [`try_read`](Self::try_read).
+    unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
+        // SAFETY: the caller's promise.
+        let read = unsafe { self.try_read(handle, bounce, reader) };
+        read.unwrap_or_else(|refused| refused.panic());
+    }
 
     /// Calls `reader` once with the object's bytes ([`size_bytes`](Self::size_bytes) of them). An
     /// object in one piece is read in place; any other is first gathered in `bounce`, which has at
@@ -157,9 +171,21 @@ pub trait Pool: Sync {
     /// free any object of the pool: with this object it would wait for itself, and two readers of
     /// two objects could wait for each other.
     ///
+    /// A pool that detects a second free ([`try_free`](Self::try_free)) also detects, and for as
+    /// long, that the object was freed.
+    ///
+    /// # Errors
+    /// [`NoObject`] if the object was freed before; `reader` is not called then.
+    ///
     /// # Safety
-    /// `handle` names a live object of this pool that nobody writes during the call.
-    unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8]));
+    /// `handle` came from this pool's [`alloc`](Self::alloc), and the object has been
+    /// [written](Self::write). Nobody writes or frees it during the call.
+    unsafe fn try_read(
+        &self,
+        handle: Handle,
+        bounce: &mut [u8],
+        reader: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), NoObject>;
 
     /// Moves objects together as far as the pool can, and gives back to the source every page of
     /// objects that becomes empty. Returns the number of bytes given back, without deducting pages
@@ -203,11 +229,6 @@ impl<P: Pool + ?Sized> Pool for &P {
         (**self).alloc(size_bytes)
     }
 
-    unsafe fn free(&self, handle: Handle) {
-        // SAFETY: the caller's promise.
-        unsafe { (**self).free(handle) };
-    }
-
     unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
         // SAFETY: the caller's promise.
         unsafe { (**self).try_free(handle) }
@@ -223,9 +244,14 @@ impl<P: Pool + ?Sized> Pool for &P {
         unsafe { (**self).write(handle, data) };
     }
 
-    unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
+    unsafe fn try_read(
+        &self,
+        handle: Handle,
+        bounce: &mut [u8],
+        reader: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), NoObject> {
         // SAFETY: the caller's promise.
-        unsafe { (**self).read(handle, bounce, reader) };
+        unsafe { (**self).try_read(handle, bounce, reader) }
     }
 
     fn compact(&self) -> usize {

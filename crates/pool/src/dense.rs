@@ -48,7 +48,6 @@ mod tests;
 
 use area::{Area, MAX_AREA_BYTES, Place, UNIT};
 use block::{HEAD_UNITS, LINKED_HEAD_UNITS};
-use cells::Spot;
 use shard::{MAX_PIECES, Shard};
 
 const MAX_SHARDS: usize = 16;
@@ -183,17 +182,20 @@ impl<S: PageSource, P: Park> Dense<S, P> {
 
     /// The handle's shard, if it exists, the place of its cell, and the object's size.
     #[inline]
-    fn try_open(&self, handle: Handle) -> Option<(&Shard<P>, Place, usize)> {
+    fn open(&self, handle: Handle) -> Option<(&Shard<P>, Place, usize)> {
         let raw = handle.to_raw().get();
         let shard = self.shard((raw >> CELL_BITS) as usize & (MAX_SHARDS - 1))?;
         Some((shard, Place(raw as u32), (raw >> SIZE_SHIFT) as usize))
     }
 
-    /// # Safety
-    /// `handle` names a live object of this pool.
+    /// Pins the object that `handle` names.
     #[inline]
-    unsafe fn open(&self, handle: Handle) -> (&Shard<P>, Place, usize) {
-        self.try_open(handle).expect("a handle of a shard that does not exist")
+    fn pin(&self, handle: Handle) -> Result<Pinned<'_>, NoObject> {
+        let pinned = self.open(handle).and_then(|(shard, cell, size_bytes)| {
+            let place = shard.pin(cell)?.place();
+            Some(Pinned { area: shard.area, cell: shard.area.cell(cell), place, size_bytes })
+        });
+        pinned.ok_or(NoObject { handle })
     }
 
     /// Allocates in a shard, if it exists, no other thread holds it and it has room.
@@ -260,16 +262,11 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         }
     }
 
-    unsafe fn free(&self, handle: Handle) {
-        // SAFETY: the caller's promise.
-        unsafe { self.try_free(handle) }.unwrap_or_else(|refused| refused.panic());
-    }
-
     // Out of line, `free` takes 6 instructions more.
     #[inline(always)]
     unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
         let refused = NoObject { handle };
-        let (shard, cell, size_bytes) = self.try_open(handle).ok_or(refused)?;
+        let (shard, cell, size_bytes) = self.open(handle).ok_or(refused)?;
         let mut state = shard.state.lock();
         let is_freed = shard.locked(&self.source, &mut state).free(cell, size_bytes);
         if is_freed { Ok(()) } else { Err(refused) }
@@ -280,31 +277,32 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     }
 
     unsafe fn write(&self, handle: Handle, data: &[u8]) {
-        // SAFETY: the caller's promise.
-        let (shard, cell, _) = unsafe { self.open(handle) };
-        let pin = shard.area.cell(cell);
-        let place = Spot(pin.pin::<P>()).place();
-        let head = shard.area.head(place);
+        let pinned = self.pin(handle).unwrap_or_else(|refused| refused.panic());
+        let (area, place) = (pinned.area, pinned.place);
+        let head = area.head(place);
         if head.has_more() {
-            write_pieces(shard.area, place, data);
+            write_pieces(area, place, data);
         } else {
             debug_assert!(data.len() <= (head.units() - HEAD_UNITS) * UNIT, "too much data");
-            shard.area.span().copy_in(place.forward(HEAD_UNITS).offset_bytes(), data);
+            area.span().copy_in(place.forward(HEAD_UNITS).offset_bytes(), data);
         }
-        pin.unpin();
     }
 
-    unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
-        // SAFETY: the caller's promise.
-        let (shard, cell, size_bytes) = unsafe { self.open(handle) };
-        let pin = Pinned::new::<P>(shard.area.cell(cell));
-        let mut place = pin.place;
-        let mut head = shard.area.head(place);
-        let span = shard.area.span();
+    unsafe fn try_read(
+        &self,
+        handle: Handle,
+        bounce: &mut [u8],
+        reader: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), NoObject> {
+        let pinned = self.pin(handle)?;
+        let Pinned { area, mut place, size_bytes, .. } = pinned;
+        let mut head = area.head(place);
+        let span = area.span();
         if !head.has_more() {
             let offset = place.forward(HEAD_UNITS).offset_bytes();
             // SAFETY: pinned, so the object stays here; the caller promises that nobody writes it.
-            return reader(unsafe { span.bytes(offset, size_bytes) });
+            reader(unsafe { span.bytes(offset, size_bytes) });
+            return Ok(());
         }
         let mut filled = 0;
         while filled < size_bytes {
@@ -316,11 +314,12 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
             bounce[filled..filled + bytes].copy_from_slice(piece);
             filled += bytes;
             if head.has_more() {
-                place = shard.area.link(place.forward(1));
-                head = shard.area.head(place);
+                place = area.link(place.forward(1));
+                head = area.head(place);
             }
         }
         reader(&bounce[..size_bytes]);
+        Ok(())
     }
 
     fn compact(&self) -> usize {
@@ -379,17 +378,13 @@ const fn home_of(stack: usize) -> usize {
     (stack >> 21) + (stack >> 23)
 }
 
-/// A pinned cell. Dropping it unpins the cell, even if a reader panics.
+/// A pinned object. Dropping this unpins its cell, even if a reader panics.
 struct Pinned<'a> {
+    area: Area,
     cell: &'a PinCell32,
+    /// Where the object's first block lies.
     place: Place,
-}
-
-impl<'a> Pinned<'a> {
-    #[inline]
-    fn new<P: Park>(cell: &'a PinCell32) -> Self {
-        Self { cell, place: Spot(cell.pin::<P>()).place() }
-    }
+    size_bytes: usize,
 }
 
 impl Drop for Pinned<'_> {

@@ -44,26 +44,29 @@ macro_rules! pin_cell {
         }
 
         impl $name {
-            /// Waits until the cell is not pinned and pins it. Returns the object's place.
+            /// Waits until the cell is not pinned and pins it. Returns the object's place; none if
+            /// the cell was put aside, which `is_link` tells from what [`peek`](Self::peek) returns.
             #[inline]
-            pub(crate) fn pin<P: Park>(&self) -> $word {
-                self.try_pin().unwrap_or_else(|| self.pin_slow::<P>())
+            pub(crate) fn pin<P: Park>(&self, is_link: impl Fn($word) -> bool) -> Option<$word> {
+                self.try_pin().or_else(|| self.pin_slow::<P>(is_link))
             }
 
             #[cold]
-            fn pin_slow<P: Park>(&self) -> $word {
+            fn pin_slow<P: Park>(&self, is_link: impl Fn($word) -> bool) -> Option<$word> {
                 let mut spins = 0;
                 loop {
                     if spins < SPINS {
                         spins += 1;
                         hint::spin_loop();
+                    } else if is_link(self.peek()) {
+                        return None;
                     } else {
                         #[cfg(loom)]
                         loom::thread::yield_now();
                         P::give_way();
                     }
                     if let Some(place) = self.try_pin() {
-                        return place;
+                        return Some(place);
                     }
                 }
             }
@@ -96,7 +99,7 @@ macro_rules! pin_cell {
             }
 
             /// Keeps `link` in a cell that belongs to no object. The cell counts as pinned, so
-            /// walks over the cells skip it.
+            /// walks over the cells skip it. A link differs from every place.
             #[inline]
             pub(crate) fn put_aside(&self, link: $word) {
                 self.0.store(link << 1 | $word::from(PINNED), Release);
@@ -144,14 +147,26 @@ mod loom_tests {
     // SAFETY: as above.
     unsafe impl Send for World {}
 
+    /// No place.
+    const LINK: u32 = 7;
+
+    fn is_link(word: u32) -> bool {
+        word == LINK
+    }
+
     fn world() -> Arc<World> {
         let cell = PinCell32::default();
         let places = [UnsafeCell::new(42), UnsafeCell::new(0)];
         Arc::new(World { cell, places, lives: Mutex::new(true) })
     }
 
+    /// Pins the cell of a live object.
+    fn pin(world: &World) -> u32 {
+        world.cell.pin::<SpinPark>(is_link).expect("a live object")
+    }
+
     fn read(world: &World) {
-        read_at(world, world.cell.pin::<SpinPark>());
+        read_at(world, pin(world));
     }
 
     /// A reader that does not wait: if two spun, loom would have no bound to explore to.
@@ -181,13 +196,13 @@ mod loom_tests {
     /// As in zs: the freeing thread pins the cell, which keeps the object from moving, before it
     /// takes the lock.
     fn free(world: &World) {
-        let place = world.cell.pin::<SpinPark>() as usize;
+        let place = pin(world) as usize;
         let mut lives = world.lives.lock().expect("a thread panicked");
         // SAFETY: pinned: the object's place is this thread's.
         world.places[place].with_mut(|value| assert_eq!(unsafe { value.replace(0) }, 42));
         *lives = false;
         drop(lives);
-        world.cell.put_aside(7);
+        world.cell.put_aside(LINK);
     }
 
     /// As in zs: compaction holds the lock, and only tries to pin.
@@ -207,7 +222,7 @@ mod loom_tests {
             free(&world);
             thread.join().expect("the compacting thread panicked");
             compact(&world);
-            assert_eq!(world.cell.peek(), 7);
+            assert_eq!(world.cell.peek(), LINK);
             // SAFETY: no other thread is left.
             let left = [0, 1].map(|place| world.places[place].with(|value| unsafe { *value }));
             assert_eq!(left, [0, 0]);
@@ -232,7 +247,7 @@ mod loom_tests {
             let world = world();
             let mover = Arc::clone(&world);
             let thread = loom::thread::spawn(move || migrate(&mover));
-            let place = world.cell.pin::<SpinPark>() as usize;
+            let place = pin(&world) as usize;
             // SAFETY: pinned: the object is this thread's.
             world.places[place].with_mut(|value| unsafe { *value = 43 });
             world.cell.unpin();
@@ -262,12 +277,26 @@ mod loom_tests {
     fn a_cell_put_aside_is_passed_by() {
         loom::model(|| {
             let world = world();
-            assert_eq!(world.cell.pin::<SpinPark>(), 0);
-            world.cell.put_aside(7);
+            assert_eq!(pin(&world), 0);
+            world.cell.put_aside(LINK);
             let mover = Arc::clone(&world);
             let thread = loom::thread::spawn(move || migrate(&mover));
             thread.join().expect("the mover panicked");
-            assert_eq!(world.cell.peek(), 7);
+            assert_eq!(world.cell.peek(), LINK);
+        });
+    }
+
+    #[test]
+    fn nobody_waits_for_a_cell_put_aside() {
+        loom::model(|| {
+            let world = world();
+            let freeing = Arc::clone(&world);
+            let thread = loom::thread::spawn(move || free(&freeing));
+            if let Some(place) = world.cell.pin::<SpinPark>(is_link) {
+                read_at(&world, place);
+            }
+            thread.join().expect("the freeing thread panicked");
+            assert_eq!(world.cell.pin::<SpinPark>(is_link), None);
         });
     }
 }

@@ -477,9 +477,9 @@ impl<F: Fn()> Drop for OnDrop<F> {
     }
 }
 
-/// For pools whose handles name cells: an object that was freed once cannot be freed again,
-/// whatever became of its memory, and nothing changes.
-pub(crate) fn refuses_a_second_free(pool: &impl Validate) {
+/// For pools whose handles name cells: an object that was freed once can be neither freed again nor
+/// read, whatever became of its memory, and nothing changes.
+pub(crate) fn refuses_what_was_freed(pool: &impl Validate) {
     let mut shadow = Shadow::new(pool, 0);
     for size_bytes in [1, 100, 1000, pool.max_size_bytes()].into_iter().cycle().take(200) {
         shadow.alloc(pool, size_bytes).expect("memory");
@@ -493,6 +493,12 @@ pub(crate) fn refuses_a_second_free(pool: &impl Validate) {
             // SAFETY: it is of this pool, and no object was made since it was freed.
             let again = unsafe { pool.try_free(handle) };
             assert_eq!(again, Err(NoObject { handle }));
+        }
+        for &handle in freed.iter().rev().take(10) {
+            let mut reader = |_: &[u8]| panic!("{handle:?} was read");
+            // SAFETY: as above.
+            let read = unsafe { pool.try_read(handle, &mut shadow.bounce, &mut reader) };
+            assert_eq!(read, Err(NoObject { handle }));
         }
         shadow.compare(pool);
     }
@@ -509,6 +515,15 @@ pub(crate) fn frees_twice(pool: &impl Pool) {
         // SAFETY: live at first; the second call is refused.
         unsafe { pool.free(handle) };
     }
+}
+
+/// Writes to an object that was freed.
+pub(crate) fn writes_after_free(pool: &impl Pool) {
+    let [handle, _keeps_the_page] = [100, 100].map(|bytes| pool.alloc(bytes).expect("memory"));
+    // SAFETY: live until now.
+    unsafe { pool.free(handle) };
+    // SAFETY: refused, since no object was made since.
+    unsafe { pool.write(handle, &[1]) };
 }
 
 /// A megabyte, as a source of such pages.

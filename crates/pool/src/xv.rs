@@ -368,11 +368,6 @@ impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
         }
     }
 
-    unsafe fn free(&self, handle: Handle) {
-        // SAFETY: the caller's promise.
-        unsafe { self.try_free(handle) }.unwrap_or_else(|refused| refused.panic());
-    }
-
     unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
         // SAFETY: the caller's promise.
         let block = unsafe { self.block(handle) };
@@ -396,15 +391,27 @@ impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     unsafe fn write(&self, handle: Handle, data: &[u8]) {
         // SAFETY: the caller's promise.
         let block = unsafe { self.block(handle) };
+        if block.is_free() {
+            NoObject { handle }.panic();
+        }
         debug_assert!(data.len() <= block.size());
         block.page.copy_in(block.offset + HEAD, data);
     }
 
-    unsafe fn read(&self, handle: Handle, _bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
+    unsafe fn try_read(
+        &self,
+        handle: Handle,
+        _bounce: &mut [u8],
+        reader: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), NoObject> {
         // SAFETY: the caller's promise.
         let block = unsafe { self.block(handle) };
+        if block.is_free() {
+            return Err(NoObject { handle });
+        }
         // SAFETY: a live object; by the caller's promise it was written and is not being written.
         reader(unsafe { block.page.bytes(block.offset + HEAD, block.size()) });
+        Ok(())
     }
 
     /// Does nothing: a page holds objects of every size, and a handle is a place.

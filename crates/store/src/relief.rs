@@ -475,7 +475,7 @@ impl<P: Pool> Store<P> {
 
 #[cfg(test)]
 mod tests {
-    use hectare_pool::{Handle, PoolError, PoolStats};
+    use hectare_pool::{Handle, NoObject, PoolError, PoolStats};
 
     use super::*;
     use crate::Config;
@@ -514,7 +514,9 @@ mod tests {
             Err(PoolError::Full)
         }
 
-        unsafe fn free(&self, _: Handle) {}
+        unsafe fn try_free(&self, _: Handle) -> Result<(), NoObject> {
+            Ok(())
+        }
 
         unsafe fn size_bytes(&self, _: Handle) -> usize {
             0
@@ -522,7 +524,14 @@ mod tests {
 
         unsafe fn write(&self, _: Handle, _: &[u8]) {}
 
-        unsafe fn read(&self, _: Handle, _: &mut [u8], _: &mut dyn FnMut(&[u8])) {}
+        unsafe fn try_read(
+            &self,
+            _: Handle,
+            _: &mut [u8],
+            _: &mut dyn FnMut(&[u8]),
+        ) -> Result<(), NoObject> {
+            Ok(())
+        }
 
         fn compact(&self) -> usize {
             self.compactions.fetch_add(1, Relaxed);

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 
 use hectare_pages::{Os, PageSource};
-use hectare_pool::{Handle, Pool, PoolError, PoolStats};
+use hectare_pool::{Handle, NoObject, Pool, PoolError, PoolStats};
 
 /// Where the objects of a stand-in lie; none of them ever moves.
 pub(crate) trait Places: Sync {
@@ -57,10 +57,11 @@ impl<P: Places> Pool for StandIn<P> {
         Ok(Handle::from_raw(handle.expect("a size is not 0")))
     }
 
-    unsafe fn free(&self, handle: Handle) {
+    unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
         let (place, size_bytes) = open(handle);
         // SAFETY: taken in `alloc`, and by the caller's promise no longer used.
         unsafe { self.0.give_back(place, size_bytes) };
+        Ok(())
     }
 
     unsafe fn size_bytes(&self, handle: Handle) -> usize {
@@ -73,10 +74,16 @@ impl<P: Places> Pool for StandIn<P> {
         unsafe { place.copy_from_nonoverlapping(NonNull::from(data).cast(), data.len()) };
     }
 
-    unsafe fn read(&self, handle: Handle, _bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
+    unsafe fn try_read(
+        &self,
+        handle: Handle,
+        _bounce: &mut [u8],
+        reader: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), NoObject> {
         let (place, size_bytes) = open(handle);
         // SAFETY: by the caller's promise as many bytes were written, and nobody writes them now.
         reader(unsafe { std::slice::from_raw_parts(place.as_ptr(), size_bytes) });
+        Ok(())
     }
 
     fn compact(&self) -> usize {

@@ -10,16 +10,17 @@
 //! Cells lie under the shard's own structure at the area's upper end and grow down towards the
 //! blocks. So a cell is a [`Place`], like a block, and is found with one addition. The first cells
 //! lie in what the structure leaves of its page. A cell that names no object is put aside with the
-//! place of the next such cell. No cell is at place 0, which ends that list.
+//! place of the next such cell, or of [`NO_CELL`]. No object lies where the links lead.
 //!
 //! A place has 29 bits. The lowest of the word's other three is the pin. The other two record what
 //! the object's last block has to spare, since a move knows the object's size only from its blocks.
 
+use hectare_base::sync::Park;
 use hectare_pages::PageSource;
 
 use super::area::{Place, UNIT};
 use super::block::MIN_UNITS;
-use super::shard::Locked;
+use super::shard::{Locked, Shard};
 use crate::PoolError;
 
 #[cfg(not(loom))]
@@ -51,12 +52,26 @@ impl Spot {
     }
 }
 
+/// Ends the list of cells that name no object. It is beyond every cell: either the shard's own
+/// structure lies there or the area ends before.
+pub(super) const NO_CELL: Place = Place((1 << Spot::PLACE_BITS) - 1);
+
+impl<P: Park> Shard<P> {
+    /// Pins the cell of an object and returns where the object lies; none if the cell names none.
+    #[inline]
+    pub(super) fn pin(&self, cell: Place) -> Option<Spot> {
+        // Who holds a pin does not wait for the lock, so waiting for it here ends.
+        let is_link = |word| Spot(word).place() >= self.state.lock().cells_end;
+        self.area.cell(cell).pin::<P>(is_link).map(Spot)
+    }
+}
+
 impl<S: PageSource> Locked<'_, S> {
     /// A cell that names no object. It counts as pinned, or was never used.
     #[inline(always)]
     pub(super) fn take_cell(&mut self) -> Result<Place, PoolError> {
         let cell = self.state.free_cell;
-        if cell == Place(0) {
+        if cell == NO_CELL {
             return self.out_of_line().take_unused_cell();
         }
         self.state.free_cell = Place(self.area.cell(cell).peek());

@@ -30,7 +30,7 @@ use super::Limits;
 use super::area::{Area, GivenBack, Place, UNIT};
 use super::bins::Bins;
 use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS, MIN_UNITS};
-use super::cells::Spot;
+use super::cells::{NO_CELL, Spot};
 use super::compact::{Compaction, STEPS_AN_ALLOC};
 use crate::PoolError;
 use crate::table::Table;
@@ -60,7 +60,7 @@ pub(super) struct Shard<P> {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) free_units: usize,
-    /// The first cell put aside; place 0 if there is none.
+    /// The first cell put aside; `NO_CELL` if there is none.
     pub(super) free_cell: Place,
     pub(super) page_bytes: u32,
     pub(super) objects: usize,
@@ -123,7 +123,7 @@ impl<P: Park> Shard<P> {
         let cells_top = Place((words_bytes / UNIT) as u32);
         let state = State {
             free_units: 0,
-            free_cell: Place(0),
+            free_cell: NO_CELL,
             page_bytes: page_bytes as u32,
             objects: 0,
             stored_bytes: 0,

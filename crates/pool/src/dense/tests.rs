@@ -9,8 +9,8 @@ use hectare_pages::{Fixed, Os, SourceError};
 use super::shard::Locked;
 use super::*;
 use crate::testing::{
-    Noted, Shadow, Validate, frees_twice, megabyte, refuses_a_second_free, serves_from_tiny_pages,
-    shadow_tests, who_waits_for_a_reader_gives_way,
+    Noted, Shadow, Validate, frees_twice, megabyte, refuses_what_was_freed, serves_from_tiny_pages,
+    shadow_tests, who_waits_for_a_reader_gives_way, writes_after_free,
 };
 
 shadow_tests!(
@@ -22,14 +22,20 @@ shadow_tests!(
 );
 
 #[test]
-fn a_second_free_is_refused() {
-    refuses_a_second_free(&Dense::<_>::new(Os));
+fn what_was_freed_is_refused() {
+    refuses_what_was_freed(&Dense::<_>::new(Os));
 }
 
 #[test]
 #[should_panic(expected = "names no object of the pool; was it freed before?")]
 fn a_second_free_panics() {
     frees_twice(&Dense::<_>::new(Os));
+}
+
+#[test]
+#[should_panic(expected = "names no object of the pool; was it freed before?")]
+fn a_write_after_free_panics() {
+    writes_after_free(&Dense::<_>::new(Os));
 }
 
 #[test]
@@ -117,7 +123,7 @@ fn validate_cells<S: PageSource>(shard: &Locked<'_, S>) {
     let state = &shard.state;
     assert!(state.committed_bytes <= state.cells_floor.offset_bytes());
     assert!(state.cells_floor <= state.cells_end);
-    let follow = |cell: Place| Some(cell).filter(|&cell| cell != Place(0));
+    let follow = |cell: Place| Some(cell).filter(|&cell| cell != cells::NO_CELL);
     let next = |&cell: &Place| follow(Place(shard.area.cell(cell).peek()));
     let mut unused = 0;
     for cell in std::iter::successors(follow(state.free_cell), next) {

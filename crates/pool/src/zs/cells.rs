@@ -31,9 +31,8 @@ impl<P: Park> Cells<P> {
 
     /// Pins the cell of an object and returns its place; none if the cell is free.
     #[inline]
-    pub(super) fn pin_object(&self, cell: u32) -> Option<u64> {
-        let pin = self.cell(cell);
-        pin.try_pin().or_else(|| pin_unless_free::<P>(pin))
+    pub(super) fn pin(&self, cell: u32) -> Option<u64> {
+        self.cell(cell).pin::<P>(stack::is_free)
     }
 
     /// Takes a free cell, which is the caller's from now on.
@@ -61,9 +60,4 @@ impl<P: Park> Cells<P> {
     pub(super) fn put(&self, cell: u32) {
         self.free.push(cell, self.cell(cell));
     }
-}
-
-#[cold]
-fn pin_unless_free<P: Park>(pin: &PinCell64) -> Option<u64> {
-    if stack::is_free(pin.peek()) { None } else { Some(pin.pin::<P>()) }
 }

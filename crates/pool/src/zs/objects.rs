@@ -31,11 +31,15 @@ impl<S: PageSource, P: Park> Zs<S, P> {
     /// Where the object is. It cannot move until [`unmap`](Self::unmap). Another thread that maps
     /// it waits.
     ///
+    /// # Errors
+    /// [`NoObject`] as for [`try_read`](Pool::try_read).
+    ///
     /// # Safety
-    /// `handle` names a live object of this pool that this thread has not mapped.
-    pub unsafe fn map(&self, handle: Handle) -> NonNull<[u8]> {
+    /// `handle` came from this pool's [`alloc`](Pool::alloc), this thread has not mapped the
+    /// object, and no thread frees it before it is unmapped.
+    pub unsafe fn map(&self, handle: Handle) -> Result<NonNull<[u8]>, NoObject> {
         let (cell, size_bytes) = open(handle);
-        let place = self.cell(cell).pin::<P>();
+        let place = self.cells.pin(cell).ok_or(NoObject { handle })?;
         let (id, object) = (ZspageId((place >> OBJECT_BITS) as u32), place as u16);
         let zspages = self.zspages();
         let zspage = zspages.get(id);
@@ -44,7 +48,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         let offset = object as usize * geometry.size_bytes + geometry.header_bytes();
         // SAFETY: the object lies within the zspage.
         let start = unsafe { span.base().add(offset) };
-        NonNull::slice_from_raw_parts(start, size_bytes)
+        Ok(NonNull::slice_from_raw_parts(start, size_bytes))
     }
 
     /// Ends what [`map`](Self::map) began.
@@ -99,16 +103,11 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
         Ok(Handle::new(NonZeroU64::new(raw).expect("a size is at least 1")))
     }
 
-    unsafe fn free(&self, handle: Handle) {
-        // SAFETY: the caller's promise.
-        unsafe { self.try_free(handle) }.unwrap_or_else(|refused| refused.panic());
-    }
-
     // Out of line, `free` takes 12 instructions more.
     #[inline(always)]
     unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
         let (cell, size_bytes) = open(handle);
-        let place = self.cells.pin_object(cell).ok_or(NoObject { handle })?;
+        let place = self.cells.pin(cell).ok_or(NoObject { handle })?;
         let (id, object) = (ZspageId((place >> OBJECT_BITS) as u32), place as u16);
         let zspages = self.zspages();
         let zspage = zspages.get(id);
@@ -139,7 +138,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
 
     unsafe fn write(&self, handle: Handle, data: &[u8]) {
         // SAFETY: the caller's promise.
-        let room = unsafe { self.map(handle) };
+        let room = unsafe { self.map(handle) }.unwrap_or_else(|refused| refused.panic());
         debug_assert!(data.len() <= room.len());
         // SAFETY: room for the object, mapped; `data` is borrowed from elsewhere.
         unsafe {
@@ -149,12 +148,18 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
         unsafe { self.unmap(handle) };
     }
 
-    unsafe fn read(&self, handle: Handle, _bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
+    unsafe fn try_read(
+        &self,
+        handle: Handle,
+        _bounce: &mut [u8],
+        reader: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), NoObject> {
         // SAFETY: the caller's promise.
-        let object = unsafe { self.map(handle) };
+        let object = unsafe { self.map(handle) }?;
         let _unpin = Unpin { pin: self.cell(open(handle).0) };
         // SAFETY: mapped; by the caller's promise the object was written and is not being written.
         reader(unsafe { object.as_ref() });
+        Ok(())
     }
 
     fn compact(&self) -> usize {

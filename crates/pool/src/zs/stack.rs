@@ -115,7 +115,7 @@ mod loom_tests {
         }
 
         fn free(&self, cell: u32) {
-            self.cells[cell as usize].pin::<SpinPark>();
+            self.cells[cell as usize].pin::<SpinPark>(is_free).expect("a cell in use");
             self.push(cell);
         }
 

@@ -9,21 +9,27 @@ use super::class::{GROUPS, State};
 use super::*;
 use crate::Pool;
 use crate::testing::{
-    Noted, Shadow, Validate, frees_twice, megabyte, refuses_a_second_free, serves_from_tiny_pages,
-    shadow_tests, who_waits_for_a_reader_gives_way,
+    Noted, Shadow, Validate, frees_twice, megabyte, refuses_what_was_freed, serves_from_tiny_pages,
+    shadow_tests, who_waits_for_a_reader_gives_way, writes_after_free,
 };
 
 shadow_tests!(|source, seed| with_chain(source, [8, 4, 16, 1][seed as usize % 4]), buffer pages of 4096);
 
 #[test]
-fn a_second_free_is_refused() {
-    refuses_a_second_free(&Zs::<_>::new(Os).expect("memory"));
+fn what_was_freed_is_refused() {
+    refuses_what_was_freed(&Zs::<_>::new(Os).expect("memory"));
 }
 
 #[test]
 #[should_panic(expected = "names no object of the pool; was it freed before?")]
 fn a_second_free_panics() {
     frees_twice(&Zs::<_>::new(Os).expect("memory"));
+}
+
+#[test]
+#[should_panic(expected = "names no object of the pool; was it freed before?")]
+fn a_write_after_free_panics() {
+    writes_after_free(&Zs::<_>::new(Os).expect("memory"));
 }
 
 #[test]
@@ -259,12 +265,12 @@ fn what_is_mapped_stays_while_all_else_is_moved() {
         .for_each(|&handle| unsafe { pool.free(handle) });
     let mapped = handles.iter().copied().find(|&handle| is_tenth(handle)).expect("one of ten");
     // SAFETY: live, and mapped once.
-    let place = unsafe { pool.map(mapped) };
+    let place = unsafe { pool.map(mapped) }.expect("a live object");
     assert!(pool.compact() > 0);
     // SAFETY: mapped above.
     unsafe { pool.unmap(mapped) };
     // SAFETY: as above.
-    assert_eq!(unsafe { pool.map(mapped) }, place);
+    assert_eq!(unsafe { pool.map(mapped) }, Ok(place));
     // SAFETY: as above.
     unsafe { pool.unmap(mapped) };
     validate(&pool);
@@ -286,7 +292,7 @@ fn a_mapped_object_keeps_no_zspage_but_its_own() {
         // SAFETY: live until now.
         freed.into_iter().for_each(|number| unsafe { pool.free(handles[number]) });
         // SAFETY: live, and mapped once.
-        unsafe { pool.map(handles[8 * mapped]) };
+        unsafe { pool.map(handles[8 * mapped]) }.expect("a live object");
         pool.compact();
         assert_eq!(pool.stats().page_bytes, 3 * 3 * 4096, "17 objects, {mapped} mapped");
         validate(&pool);

@@ -1,7 +1,7 @@
 //! The limit: what it keeps, what it evicts, and what goes to the file.
 
 use super::*;
-use hectare_pool::{Handle, PoolStats};
+use hectare_pool::{Handle, NoObject, PoolStats};
 
 #[test]
 fn the_limit_is_kept_and_what_was_there_stays() {
@@ -128,9 +128,9 @@ impl<P: Pool> Pool for Compacted<P> {
         self.0.alloc(size_bytes)
     }
 
-    unsafe fn free(&self, handle: Handle) {
+    unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
         // SAFETY: the caller's promise.
-        unsafe { self.0.free(handle) };
+        unsafe { self.0.try_free(handle) }
     }
 
     unsafe fn size_bytes(&self, handle: Handle) -> usize {
@@ -143,9 +143,14 @@ impl<P: Pool> Pool for Compacted<P> {
         unsafe { self.0.write(handle, data) };
     }
 
-    unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
+    unsafe fn try_read(
+        &self,
+        handle: Handle,
+        bounce: &mut [u8],
+        reader: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), NoObject> {
         // SAFETY: the caller's promise.
-        unsafe { self.0.read(handle, bounce, reader) };
+        unsafe { self.0.try_read(handle, bounce, reader) }
     }
 
     fn compact(&self) -> usize {

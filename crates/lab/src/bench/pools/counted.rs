@@ -40,8 +40,8 @@ pub(super) fn count(args: &Args) -> anyhow::Result<Report> {
             let per_step = |count: u64| (count as f64 / steps as f64 * 100.0).round() / 100.0;
             report.rows.push(
                 Row::new(spec, format!("{}..{}", range.0, range.1))
-                    .with("alloc_instructions", per_step(spent_in(&text, "alloc")))
-                    .with("free_instructions", per_step(spent_in(&text, "free")))
+                    .with("alloc_instructions", per_step(spent_in(&text, "alloc")?))
+                    .with("free_instructions", per_step(spent_in(&text, "free")?))
                     .with("pair_instructions", per_step(counts.instructions))
                     .with("first_level_misses", per_step(counts.first_level_misses))
                     .with("last_level_misses", per_step(counts.last_level_misses)),
@@ -78,15 +78,15 @@ fn run(args: &Args, spec: &str, range: (usize, usize), steps: usize) -> anyhow::
 }
 
 /// Instructions of a pool's method, with everything it calls: the line after `calls=` is the cost
-/// of a call. The method's name is `<A as Pool>::method`, or `<impl Pool for A>::method` after a
-/// module.
-fn spent_in(text: &str, method: &str) -> u64 {
-    let end = format!(">::{method}");
+/// of a call. The method's name is `<A as Pool>::method`, `<impl Pool for A>::method` after a
+/// module, or `Pool::method` if the trait provides it.
+fn spent_in(text: &str, method: &str) -> anyhow::Result<u64> {
+    let ends = [format!(">::{method}"), format!("Pool::{method}")];
     let (mut is_it, mut is_cost) = (false, false);
     let mut instructions = 0;
     for line in text.lines() {
         if let Some(name) = line.strip_prefix("cfn=") {
-            is_it = name.contains("Pool") && name.ends_with(&end);
+            is_it = name.contains("Pool") && ends.iter().any(|end| name.ends_with(end));
         } else if line.starts_with("calls=") {
             is_cost = is_it;
         } else if std::mem::take(&mut is_cost) {
@@ -94,7 +94,8 @@ fn spent_in(text: &str, method: &str) -> u64 {
             instructions += count.unwrap_or(0);
         }
     }
-    instructions
+    ensure!(instructions > 0, "callgrind saw no call of a pool's `{method}`");
+    Ok(instructions)
 }
 
 #[cfg(test)]
@@ -105,8 +106,9 @@ mod tests {
     fn what_calls_cost_is_summed_over_the_callers() {
         let text = "events: Ir Dr\nfn=fill\n10 5 1\ncfn=<A as Pool>::alloc\ncalls=2 0\n11 70 9\n\
                     cfn=<B>::alloc\ncalls=2 0\n11 8 9\nfn=other\ncfn=a::<impl Pool for A<S>>::alloc\n\
-                    calls=1 0\n9 30 2\n";
-        assert_eq!(spent_in(text, "alloc"), 100);
-        assert_eq!(spent_in(text, "free"), 0);
+                    calls=1 0\n9 30 2\ncfn=a::Pool::free\ncalls=1 0\n12 40 1\n";
+        assert_eq!(spent_in(text, "alloc").ok(), Some(100));
+        assert_eq!(spent_in(text, "free").ok(), Some(40));
+        assert!(spent_in(text, "read").is_err());
     }
 }

@@ -2,7 +2,6 @@
 
 use std::vec::Vec;
 
-use hectare_base::sync::SpinPark;
 use hectare_check::Random;
 use hectare_pages::{Failing, Os};
 
@@ -333,9 +332,8 @@ fn a_pass_that_was_in_vain_is_not_repeated_at_once() {
         if number % 4 == 0 { &mut pinned } else { &mut handles }.push(alloc(number));
     }
     let shard = pool.shard(0).expect("the shard of the objects");
-    // SAFETY: live.
-    let cell = |&handle: &Handle| shard.area.cell(unsafe { pool.open(handle) }.1);
-    pinned.iter().for_each(|handle| _ = cell(handle).pin::<SpinPark>());
+    let cell = |&handle: &Handle| shard.area.cell(pool.open(handle).expect("a shard").1);
+    pinned.iter().for_each(|handle| _ = cell(handle).try_pin().expect("not pinned"));
     let (mut random, mut busy_frees) = (Random::new(8), 0);
     while !handles.is_empty() {
         free_all(&pool, &[handles.swap_remove(random.below(handles.len()))]);
@@ -540,8 +538,7 @@ fn a_move_asks_for_what_the_object_needs() {
     pool.validate();
     assert!(pool.stats().objects_moved > 2 * objects.len() as u64);
     for (handle, size_bytes) in objects {
-        // SAFETY: live.
-        let (shard, cell, _) = unsafe { pool.open(handle) };
+        let (shard, cell, _) = pool.open(handle).expect("a shard");
         let spot = Spot(shard.area.cell(cell).peek());
         let units = shard.area.head(spot.place()).units() - spot.slack_units();
         assert_eq!(units, block_units(size_bytes));
