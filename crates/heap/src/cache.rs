@@ -115,6 +115,13 @@ impl Cache {
         is_open: false,
     };
 
+    /// The objects on their way to given-up slabs.
+    #[inline(always)]
+    pub(crate) fn departing(&mut self) -> Option<&mut Departing> {
+        // SAFETY: metadata of that size, zeroed when it was taken, which only this cache names.
+        self.departing.map(|mut departing| unsafe { departing.as_mut() })
+    }
+
     /// Makes this an empty cache that may be used.
     pub(crate) fn open(&mut self) {
         for class in ClassId::all() {

@@ -25,7 +25,7 @@ use crate::cpu_lists::TRIES;
 use crate::heap::Heap;
 use crate::misuse::Misuse;
 use crate::object::{FreeObject, Key};
-use crate::seat::Seat;
+use crate::seat::{Seat, Sharing};
 use crate::sequence::{Refusal, Word};
 
 impl<S: System> Heap<S> {
@@ -35,7 +35,7 @@ impl<S: System> Heap<S> {
         self.cpus.aborts()
     }
 
-    /// Prepares for [`Seat::Cpu`]. Returns whether this thread may have it: `false` for threads
+    /// Prepares for [`Seat::cpu`]. Returns whether this thread may have it: `false` for threads
     /// that call while the first call is still looking for restartable sequences.
     pub fn begin_cpu_front(&self) -> bool {
         self.ensure_key();
@@ -44,13 +44,9 @@ impl<S: System> Heap<S> {
     }
 
     /// An object of `class` from this CPU's list. Null when the slow path is needed.
-    ///
-    /// # Safety
-    /// [`begin_cpu_front`](Self::begin_cpu_front) has returned `true`.
     #[inline(always)]
-    pub(crate) unsafe fn take_by_cpu(&self, class: ClassId) -> *mut u8 {
-        // SAFETY: the caller's promise, passed on.
-        let Ok(object) = (unsafe { self.cpus.pop(class, self.key()) }) else {
+    pub(crate) fn take_by_cpu(&self, sharing: Sharing, class: ClassId) -> *mut u8 {
+        let Ok(object) = self.cpus.pop(sharing, class, self.key()) else {
             return core::ptr::null_mut();
         };
         hand_out(object)
@@ -58,14 +54,16 @@ impl<S: System> Heap<S> {
 
     /// Puts an object on this CPU's list. `false`, with nothing changed, when the slow path is
     /// needed.
-    ///
-    /// # Safety
-    /// As [`take_by_cpu`](Self::take_by_cpu).
     #[inline(always)]
-    pub(crate) unsafe fn give_by_cpu(&self, class: ClassId, object: FreeObject, key: Key) -> bool {
+    pub(crate) fn give_by_cpu(
+        &self,
+        sharing: Sharing,
+        class: ClassId,
+        object: FreeObject,
+        key: Key,
+    ) -> bool {
         object.mark(key);
-        // SAFETY: the caller's promise, passed on.
-        let given = unsafe { self.cpus.push(class, object) }.is_ok();
+        let given = self.cpus.push(sharing, class, object).is_ok();
         if !given {
             object.unmark();
         }
@@ -73,19 +71,14 @@ impl<S: System> Heap<S> {
     }
 
     /// As [`take_by_cpu`](Self::take_by_cpu), by the slow path. Null when out of memory.
-    ///
-    /// # Safety
-    /// As [`take_by_cpu`](Self::take_by_cpu).
     #[cold]
-    pub(crate) unsafe fn take_by_cpu_slow(&self, class: ClassId) -> *mut u8 {
+    pub(crate) fn take_by_cpu_slow(&self, sharing: Sharing, class: ClassId) -> *mut u8 {
         for _ in 0..TRIES {
-            // SAFETY: the caller's promise, passed on.
-            match unsafe { self.cpus.pop(class, self.key()) } {
+            match self.cpus.pop(sharing, class, self.key()) {
                 Ok(object) => return hand_out(object),
                 Err(Refusal::Aborted) => self.cpus.note_abort(),
                 Err(Refusal::Exhausted) => {
-                    // SAFETY: as above.
-                    if !unsafe { self.refill(class) } {
+                    if !self.refill(sharing, class) {
                         return core::ptr::null_mut();
                     }
                 }
@@ -103,23 +96,18 @@ impl<S: System> Heap<S> {
     }
 
     /// Makes a batch of `class` this CPU's list, which was empty. `false` when out of memory.
-    ///
-    /// # Safety
-    /// As [`take_by_cpu`](Self::take_by_cpu).
-    unsafe fn refill(&self, class: ClassId) -> bool {
-        // SAFETY: the caller's promise, passed on.
-        let spare = unsafe { self.cpus.exchange(Word::Spare, class, None) };
+    fn refill(&self, sharing: Sharing, class: ClassId) -> bool {
+        let spare = self.cpus.exchange(sharing, Word::Spare, class, None);
         let batch = spare.or_else(|| {
             let count = self.lengthen(class);
             let pooled = self.take_pooled(class, count);
-            // SAFETY: as above.
-            pooled.or_else(|| unsafe { self.get_batch(Seat::Cpu, class, count) })
+            pooled.or_else(|| self.get_batch(Seat::sharing(sharing), class, count))
         });
         if batch.is_none() {
             return false;
         }
-        // SAFETY: as above. A list that another thread has put there meanwhile comes out.
-        if let Some(other) = unsafe { self.cpus.exchange(Word::List, class, batch) } {
+        // A list that another thread has put there meanwhile comes out.
+        if let Some(other) = self.cpus.exchange(sharing, Word::List, class, batch) {
             self.put_batch(class, other);
         }
         true
@@ -134,18 +122,13 @@ impl<S: System> Heap<S> {
     }
 
     /// As [`give_by_cpu`](Self::give_by_cpu), by the slow path.
-    ///
-    /// # Safety
-    /// As [`give_by_cpu`](Self::give_by_cpu).
     #[cold]
-    pub(crate) unsafe fn give_by_cpu_slow(&self, class: ClassId, object: FreeObject) {
+    pub(crate) fn give_by_cpu_slow(&self, sharing: Sharing, class: ClassId, object: FreeObject) {
         object.mark(self.key());
         for _ in 0..TRIES {
-            // SAFETY: the caller's promise, passed on.
-            match unsafe { self.cpus.push(class, object) } {
+            match self.cpus.push(sharing, class, object) {
                 Ok(()) => return,
-                // SAFETY: as above.
-                Err(Refusal::Exhausted) => return unsafe { self.overflow(class, object) },
+                Err(Refusal::Exhausted) => return self.overflow(sharing, class, object),
                 Err(Refusal::Absent) => {
                     if !self.cpus.open(|bytes| self.backend.metadata(bytes)) {
                         break;
@@ -158,23 +141,17 @@ impl<S: System> Heap<S> {
     }
 
     /// Makes a list of `object` alone in place of this CPU's full one.
-    ///
-    /// # Safety
-    /// As [`give_by_cpu`](Self::give_by_cpu).
-    unsafe fn overflow(&self, class: ClassId, object: FreeObject) {
+    fn overflow(&self, sharing: Sharing, class: ClassId, object: FreeObject) {
         let single = Batch::with(object, None, self.key());
-        // SAFETY: the caller's promise, passed on.
-        let full = unsafe { self.cpus.exchange(Word::List, class, Some(single)) };
+        let full = self.cpus.exchange(sharing, Word::List, class, Some(single));
         let surplus = if self.lengthen(class) < class.batch() {
             full
         } else {
-            // SAFETY: as above.
-            unsafe { self.cpus.exchange(Word::Spare, class, full) }
+            self.cpus.exchange(sharing, Word::Spare, class, full)
         };
         if let Some(batch) = surplus {
             self.put_batch(class, batch);
-            // SAFETY: as above.
-            unsafe { self.relieve(Seat::Cpu) };
+            self.relieve(Seat::sharing(sharing));
         }
     }
 }

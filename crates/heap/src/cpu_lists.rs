@@ -23,6 +23,7 @@ use crate::batch::{Batch, Packed};
 use crate::cache::first_limit;
 use crate::class::{ClassId, STATES};
 use crate::object::{FreeObject, Key};
+use crate::seat::Sharing;
 use crate::sequence::{self, CPUS, CpuLists, Refusal, Table, Word};
 
 /// How often a sequence is tried. A thread that is interrupted each time (because a debugger steps
@@ -120,12 +121,12 @@ impl<P: Park> Cpus<P> {
         self.readiness.load(Acquire) >= POSSIBLE
     }
 
-    /// Whether threads may have [`Seat::Cpu`](crate::Seat::Cpu), and some may have it already.
+    /// Whether threads may have [`Seat::cpu`](crate::Seat::cpu), and some may have it already.
     pub(crate) fn has_begun(&self) -> bool {
         self.readiness.load(Relaxed) == READY
     }
 
-    /// Prepares for [`Seat::Cpu`](crate::Seat::Cpu). Returns whether this thread may have it.
+    /// Prepares for [`Seat::cpu`](crate::Seat::cpu). Returns whether this thread may have it.
     pub(crate) fn begin(&self) -> bool {
         if self.may_begin() && self.readiness.load(Relaxed) == POSSIBLE {
             let readiness = if rseq::announce_restarts() { READY } else { UNFIT };
@@ -142,32 +143,29 @@ impl<P: Park> Cpus<P> {
     }
 
     /// The first object of this CPU's list of `class`, which still bears its mark.
-    ///
-    /// # Safety
-    /// [`begin`](Self::begin) has returned `true`.
     #[inline(always)]
-    pub(crate) unsafe fn pop(&self, class: ClassId, key: Key) -> Result<FreeObject, Refusal> {
-        // SAFETY: the offset is that of the areas; lists are there for good.
+    pub(crate) fn pop(&self, _: Sharing, class: ClassId, key: Key) -> Result<FreeObject, Refusal> {
+        // SAFETY: sharing has begun, so the offset is that of the areas; lists are there for good.
         unsafe { sequence::pop(&self.table, self.area(), class, key) }
     }
 
     /// Puts a marked object on this CPU's list of `class`.
-    ///
-    /// # Safety
-    /// As [`pop`](Self::pop).
     #[inline(always)]
-    pub(crate) unsafe fn push(&self, class: ClassId, object: FreeObject) -> Result<(), Refusal> {
+    pub(crate) fn push(
+        &self,
+        _: Sharing,
+        class: ClassId,
+        object: FreeObject,
+    ) -> Result<(), Refusal> {
         // SAFETY: as in `pop`.
         unsafe { sequence::push(&self.table, self.area(), class, object) }
     }
 
     /// Puts `batch` in a place of this CPU, and returns the batch that was there. If it is refused
     /// each time, returns `batch`.
-    ///
-    /// # Safety
-    /// As [`pop`](Self::pop).
-    pub(crate) unsafe fn exchange(
+    pub(crate) fn exchange(
         &self,
+        _: Sharing,
         place: Word,
         class: ClassId,
         batch: Option<Batch>,

@@ -315,8 +315,7 @@ impl<S: System> Hardened<S> {
         match given {
             Ok(false) => {}
             // Each object in quarantine keeps a slab: other pages of it may be idle.
-            // SAFETY: `Seat::None` is any thread's.
-            Ok(true) => unsafe { heap.relieve(Seat::None) },
+            Ok(true) => heap.relieve(Seat::NONE),
             Err(Misused { what, object }) => heap.misuse("free", object, what),
         }
     }
@@ -362,8 +361,7 @@ impl<S: System> Hardened<S> {
         // nothing of what the program fills; and pages that are sealed and opened in turn are no
         // huge pages.
         let contents = Contents::Zeros;
-        // SAFETY: `Seat::None` is any thread's.
-        let (object, is_zero) = unsafe { heap.get_large(Seat::None, with_page, align, contents) };
+        let (object, is_zero) = heap.get_large(Seat::NONE, with_page, align, contents);
         if let Some(start) = NonNull::new(object).filter(|_| page > 0)
             && self.large_objects.fetch_add(1, Relaxed) < MAX_SEALED
             && let Ok(usable) = heap.usable_bytes(start)
@@ -582,8 +580,8 @@ fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
     if unsafe { heap.source().commit(start, bytes) }.is_err() {
         return heap.backend.shut_run(start);
     }
-    // SAFETY: no thread's cache is asked for, and its owner has given the object up.
-    unsafe { heap.free_slow(Seat::None, start.as_ptr()) };
+    // SAFETY: its owner has given the object up.
+    unsafe { heap.free_slow(Seat::NONE, start.as_ptr()) };
 }
 
 impl LargeQuarantine {

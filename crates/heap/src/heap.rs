@@ -174,8 +174,8 @@ impl<S: System> Heap<S> {
     /// # Safety
     /// `cache` came from [`new_cache`](Self::new_cache) of this heap, and nobody uses it.
     pub unsafe fn drop_cache(&self, cache: NonNull<Cache>) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.release_own(Seat::Own(cache)) };
+        // SAFETY: the caller's promise.
+        self.release_own(unsafe { Seat::own(cache) });
         let most = if self.draining.load(Relaxed) { 0 } else { self.pools.count() };
         // SAFETY: the caller's promise.
         if unsafe { self.left.lock().push(cache, most) } {

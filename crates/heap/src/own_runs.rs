@@ -165,37 +165,33 @@ impl<S: System> Heap<S> {
         true
     }
 
-    /// Keeps or gives back the run that begins at `start`. `None` if no run begins there.
+    /// Keeps the run that begins at `start` in the thread's cache, if it has one, or gives the run
+    /// back. `None` if no run begins there.
     ///
     /// # Safety
-    /// `seat` is this thread's, of this heap; if `start` is an object, it is not used again.
-    pub(crate) unsafe fn free_run(&self, seat: Seat, start: NonNull<u8>) -> Option<()> {
-        let Seat::Own(mut cache) = seat else { return self.backend.put_run(start).map(drop) };
-        // SAFETY: the caller's promise, passed on.
-        let has_room = unsafe { self.make_room(cache, start) };
-        // SAFETY: the caller's promise, passed on.
-        if has_room && unsafe { self.keep_own_run(cache, start.as_ptr()) } {
+    /// If `start` is an object, it is not used again.
+    pub(crate) unsafe fn free_run(
+        &self,
+        cache: Option<&mut Cache>,
+        start: NonNull<u8>,
+    ) -> Option<()> {
+        let Some(cache) = cache else { return self.backend.put_run(start).map(drop) };
+        let has_room = self.make_room(cache, start);
+        // SAFETY: this thread's cache; the caller's promise.
+        if has_room && unsafe { self.keep_own_run(NonNull::from(&mut *cache), start.as_ptr()) } {
             return Some(());
         }
         let frames = self.backend.put_run(start)?;
         if frames <= LONGEST_CACHED_FRAMES {
-            // SAFETY: the caller's promise: this thread's alone.
-            unsafe { cache.as_mut() }.note_gone_run(frames);
+            cache.note_gone_run(frames);
         }
         Some(())
     }
 
     /// Makes room for the run at `start`, if one begins there, among those that the thread keeps.
     /// Returns whether there is room. Before that, accounts for the passing of time if it is due.
-    ///
-    /// # Safety
-    /// `cache` is this thread's, of this heap.
-    unsafe fn make_room(&self, mut cache: NonNull<Cache>, start: NonNull<u8>) -> bool {
-        // SAFETY: the caller's promise.
-        let cache = unsafe { cache.as_mut() };
-        let Some(mut runs) = cache.runs else { return false };
-        // SAFETY: invariant 2.
-        let runs = unsafe { runs.as_mut() };
+    fn make_room(&self, cache: &mut Cache, start: NonNull<u8>) -> bool {
+        let Some(runs) = cache.runs() else { return false };
         if runs.calls_left == 0 {
             self.age_runs(runs);
         }
@@ -232,12 +228,7 @@ impl<S: System> Heap<S> {
     }
 
     /// Lets the thread keep more if it asks for a run of `frames` after it has given back as much.
-    ///
-    /// # Safety
-    /// `cache` is this thread's, of this heap.
-    pub(crate) unsafe fn regret_run(&self, mut cache: NonNull<Cache>, frames: usize) {
-        // SAFETY: the caller's promise.
-        let cache = unsafe { cache.as_mut() };
+    pub(crate) fn regret_run(&self, cache: &mut Cache, frames: usize) {
         let Some(gone_frames) = usize::from(cache.gone_frames).checked_sub(frames) else { return };
         if cache.gone_runs < MIN_GONE_RUNS {
             return;
@@ -246,9 +237,7 @@ impl<S: System> Heap<S> {
         if cache.runs.is_none() {
             cache.runs = self.backend.metadata(size_of::<OwnRuns>()).map(NonNull::cast);
         }
-        let Some(mut runs) = cache.runs else { return };
-        // SAFETY: invariant 2; zeroed when it was taken.
-        let runs = unsafe { runs.as_mut() };
+        let Some(runs) = cache.runs() else { return };
         if runs.limit_frames + frames <= MAX_FRAMES && self.backend.lend(frames) {
             runs.limit_frames += frames;
         }
@@ -257,31 +246,18 @@ impl<S: System> Heap<S> {
     /// For the child of a fork: what was lent to threads that are not there, and will never give it
     /// back, may be lent again.
     ///
-    /// # Safety
-    /// `seat` is the seat of the child's one thread, of this heap.
+    /// `seat` is that of the child's one thread.
     #[cold]
     #[inline(never)]
-    pub unsafe fn forget_other_threads(&self, seat: Seat) {
-        let Seat::Own(cache) = seat else { return self.backend.lend_only(0) };
-        // SAFETY: the caller's promise.
-        let runs = unsafe { cache.as_ref() }.runs;
-        // SAFETY: invariant 2.
-        let frames = runs.map_or(0, |runs| unsafe { runs.as_ref() }.limit_frames);
-        self.backend.lend_only(frames);
+    pub fn forget_other_threads(&self, mut seat: Seat<'_>) {
+        let runs = seat.cache().and_then(Cache::runs);
+        self.backend.lend_only(runs.map_or(0, |runs| runs.limit_frames));
     }
 
     /// Gives back the runs that the thread keeps. Returns how many bytes went.
-    ///
-    /// # Safety
-    /// `seat` is this thread's, of this heap.
-    pub(crate) unsafe fn release_runs(&self, seat: Seat) -> usize {
-        let Seat::Own(mut cache) = seat else { return 0 };
-        // SAFETY: the caller's promise.
-        let cache = unsafe { cache.as_mut() };
+    pub(crate) fn release_runs(&self, cache: &mut Cache) -> usize {
         cache.gone_frames = 0;
-        let Some(mut runs) = cache.runs else { return 0 };
-        // SAFETY: invariant 2.
-        let runs = unsafe { runs.as_mut() };
+        let Some(runs) = cache.runs() else { return 0 };
         let gone = self.put_runs(runs, 0);
         self.backend.take_back(core::mem::take(&mut runs.limit_frames));
         gone * FRAME_BYTES
@@ -289,6 +265,13 @@ impl<S: System> Heap<S> {
 }
 
 impl Cache {
+    /// The runs that the thread keeps.
+    #[inline(always)]
+    fn runs(&mut self) -> Option<&mut OwnRuns> {
+        // SAFETY: invariant 2; zeroed when the memory was taken.
+        self.runs.map(|mut runs| unsafe { runs.as_mut() })
+    }
+
     /// Notes that `frames` frames of runs have gone to the backend that the thread might have kept.
     fn note_gone_run(&mut self, frames: usize) {
         self.gone_frames = (usize::from(self.gone_frames) + frames).min(MAX_FRAMES) as u16;
@@ -355,16 +338,12 @@ mod tests {
     fn a_thread_that_frees_few_runs_keeps_none() {
         let heap = Box::new(Heap::new(Os, 64 << 20));
         let mut cache = heap.new_cache().expect("a cache");
+        // SAFETY: the test's own cache.
+        let cache = unsafe { cache.as_mut() };
         let mut regret = |gone_runs| {
-            // SAFETY: the test's own cache.
-            let own = unsafe { cache.as_mut() };
-            (own.gone_frames, own.gone_runs) = (100, gone_runs);
-            // SAFETY: as above.
-            unsafe { heap.regret_run(cache, 60) };
-            // SAFETY: as above.
-            let own = unsafe { cache.as_ref() };
-            // SAFETY: the cache's own.
-            (own.gone_frames, own.runs.map(|runs| unsafe { runs.as_ref() }.limit_frames))
+            (cache.gone_frames, cache.gone_runs) = (100, gone_runs);
+            heap.regret_run(cache, 60);
+            (cache.gone_frames, cache.runs().map(|runs| runs.limit_frames))
         };
         assert_eq!(regret(MIN_GONE_RUNS - 1), (100, None));
         assert_eq!(regret(MIN_GONE_RUNS), (40, Some(60)));

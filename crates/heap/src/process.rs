@@ -131,10 +131,10 @@ impl Process {
     /// Gives what is not needed back to the system, except for `keep_bytes`. Returns how many bytes
     /// went.
     pub fn trim(&'static self, keep_bytes: usize) -> usize {
-        let seat = Seat::from(named_cache(cache_word()));
+        let cache = named_cache(cache_word());
         self.inside(|| {
-            // SAFETY: the thread's own cache.
-            unsafe { self.heap.release_seat(seat) };
+            // SAFETY: the thread's own cache, which it does not use meanwhile.
+            self.heap.release_seat(unsafe { Seat::of(cache) });
             // What has gone makes room to open shut frames, if room is limited.
             let kept_bytes = self.heap.release_kept();
             self.heap.backend.reopen();

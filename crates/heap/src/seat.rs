@@ -23,21 +23,106 @@ use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::process::{Process, cache_word, named_cache, set_cache_word};
 use crate::stand_in::StandIn;
 
-/// Where the calling thread keeps free objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seat {
-    /// In a cache of its own, from [`Heap::new_cache`](crate::Heap::new_cache).
-    Own(NonNull<Cache>),
-    /// In the lists of the CPU it runs on: [`Heap::begin_cpu_front`](crate::Heap::begin_cpu_front)
-    /// has returned `true`.
-    Cpu,
+/// The calling thread's right to use what holds its free objects. Whoever has a seat may take
+/// objects from the heap and give them back; the promises about the place are made once, where the
+/// seat is made.
+#[derive(Debug)]
+pub struct Seat<'a>(At<'a>);
+
+/// Where a thread keeps free objects.
+#[derive(Debug)]
+pub(crate) enum At<'a> {
+    /// In a cache of its own.
+    Own(&'a mut Cache),
+    /// In the lists of the CPU it runs on.
+    Cpu(Sharing),
     /// Nowhere: each object goes back to its slab.
-    None,
+    Nowhere,
 }
 
-impl From<Option<NonNull<Cache>>> for Seat {
-    fn from(cache: Option<NonNull<Cache>>) -> Self {
-        cache.map_or(Self::None, Self::Own)
+/// The right to use the lists of the CPUs: they have begun.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sharing(());
+
+impl Sharing {
+    /// # Safety
+    /// [`Heap::begin_cpu_front`](crate::Heap::begin_cpu_front) of the heap for which this is used
+    /// has returned `true`.
+    #[inline(always)]
+    pub(crate) const unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+impl<'a> Seat<'a> {
+    /// The seat of a thread that keeps nothing: each object goes back to its slab.
+    pub const NONE: Self = Self(At::Nowhere);
+
+    /// The seat of a thread with a cache of its own.
+    ///
+    /// # Safety
+    /// `cache` came from [`Heap::new_cache`](crate::Heap::new_cache) of the heap for which the seat
+    /// is used. As long as the seat lives, nothing else uses the cache.
+    #[inline]
+    pub const unsafe fn own(mut cache: NonNull<Cache>) -> Self {
+        // SAFETY: the caller's promise.
+        Self::with(unsafe { cache.as_mut() })
+    }
+
+    /// The seat of a thread that shares the lists of the CPU it runs on.
+    ///
+    /// # Safety
+    /// [`Heap::begin_cpu_front`](crate::Heap::begin_cpu_front) of the heap for which the seat is
+    /// used has returned `true`.
+    #[inline]
+    pub const unsafe fn cpu() -> Self {
+        // SAFETY: the caller's promise.
+        Self::sharing(unsafe { Sharing::new() })
+    }
+
+    #[inline]
+    pub(crate) const fn sharing(sharing: Sharing) -> Self {
+        Self(At::Cpu(sharing))
+    }
+
+    /// The seat of a thread with `cache`, if it has one.
+    ///
+    /// # Safety
+    /// As [`own`](Self::own).
+    #[inline]
+    pub(crate) unsafe fn of(cache: Option<NonNull<Cache>>) -> Self {
+        // SAFETY: the caller's promise, passed on.
+        cache.map_or(Self::NONE, |cache| unsafe { Self::own(cache) })
+    }
+
+    /// The same seat, for a call in between.
+    #[inline(always)]
+    pub(crate) const fn again(&mut self) -> Seat<'_> {
+        match &mut self.0 {
+            At::Own(cache) => Seat(At::Own(cache)),
+            At::Cpu(sharing) => Seat(At::Cpu(*sharing)),
+            At::Nowhere => Seat::NONE,
+        }
+    }
+
+    /// The seat of the thread that has `cache`.
+    #[inline(always)]
+    pub(crate) const fn with(cache: &'a mut Cache) -> Self {
+        Self(At::Own(cache))
+    }
+
+    #[inline(always)]
+    pub(crate) fn at(self) -> At<'a> {
+        self.0
+    }
+
+    /// The thread's own cache, if it has one.
+    #[inline(always)]
+    pub(crate) const fn cache(&mut self) -> Option<&mut Cache> {
+        match &mut self.0 {
+            At::Own(cache) => Some(cache),
+            At::Cpu(_) | At::Nowhere => None,
+        }
     }
 }
 
@@ -147,25 +232,35 @@ impl Process {
     }
 
     /// This thread's seat, if no special front is on. The thread gets one if it has none yet.
+    ///
+    /// # Safety
+    /// As long as the seat lives, the thread asks for no other, and does not use the cache that its
+    /// word names.
     #[inline]
-    pub(crate) fn seat(&'static self) -> Seat {
+    pub(crate) unsafe fn seat(&'static self) -> Seat<'static> {
         let word = cache_word();
         if word == StandIn::Sharing.word() {
-            return Seat::Cpu;
+            // SAFETY: a thread that shares has been allowed to.
+            return unsafe { Seat::cpu() };
         }
         if word == StandIn::NotYet.word() {
-            return self.first_seat();
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.first_seat() };
         }
-        named_cache(word).into()
+        // SAFETY: this thread's cache; the caller's promise.
+        unsafe { Seat::of(named_cache(word)) }
     }
 
+    /// # Safety
+    /// As [`seat`](Self::seat).
     #[cold]
     #[inline(never)]
-    fn first_seat(&'static self) -> Seat {
+    unsafe fn first_seat(&'static self) -> Seat<'static> {
         if !self.seats.enter() {
             if self.heap.begin_cpu_front() {
                 set_cache_word(StandIn::Sharing.word());
-                return Seat::Cpu;
+                // SAFETY: it has begun.
+                return unsafe { Seat::cpu() };
             }
             self.seats.enter_beyond();
         }
@@ -173,7 +268,8 @@ impl Process {
         if cache.is_none() {
             self.seats.leave();
         }
-        cache.into()
+        // SAFETY: this thread's cache; the caller's promise.
+        unsafe { Seat::of(cache) }
     }
 
     /// An object for `bytes` from the list of this CPU. Null when the thread has another seat, or
@@ -184,7 +280,8 @@ impl Process {
             return core::ptr::null_mut();
         }
         // SAFETY: a thread that shares has been allowed to.
-        unsafe { self.heap.take_by_cpu(ClassId::for_bytes(bytes)) }
+        let sharing = unsafe { Sharing::new() };
+        self.heap.take_by_cpu(sharing, ClassId::for_bytes(bytes))
     }
 
     /// Frees a small object into the list of this CPU. `false`, with nothing changed, when the
@@ -194,8 +291,13 @@ impl Process {
     /// As [`free`](Self::free).
     #[inline(always)]
     pub(crate) unsafe fn free_by_cpu(&'static self, object: *mut u8) -> bool {
-        // SAFETY: the caller's promise. A thread that shares has been allowed to.
-        cache_word() == StandIn::Sharing.word() && unsafe { self.heap.free_by_cpu(object) }
+        if cache_word() != StandIn::Sharing.word() {
+            return false;
+        }
+        // SAFETY: a thread that shares has been allowed to.
+        let sharing = unsafe { Sharing::new() };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.heap.free_by_cpu(sharing, object) }
     }
 }
 

@@ -129,13 +129,12 @@ fn what_departs_is_not_out_of_reach() {
         let stats = heap.stats();
         *stats.classes.iter().find(|class| class.object_bytes == BYTES).expect("a class")
     };
-    // SAFETY: this thread's own cache.
-    let release = |front: &Front<'_, _>| unsafe { heap.release_own(front.seat()) };
-    release(&front);
+    let release = |front: &mut Front<'_, _>| heap.release_own(front.seat());
+    release(&mut front);
     let before = of_class(&heap).used_objects;
     give(&mut front, &mut objects.drain(..7));
     assert_eq!(of_class(&heap).used_objects, before, "none has gone yet");
-    assert_eq!(release(&front), 7 * BYTES);
+    assert_eq!(release(&mut front), 7 * BYTES);
     assert_eq!(of_class(&heap).used_objects, before - 7);
     give(&mut front, &mut objects.drain(..7));
     strict(&heap).bound(0);
@@ -242,8 +241,7 @@ fn what_lies_in_pools_serves_a_thread_without_a_cache() {
         unsafe { front.free(object) };
     }
     drop(front);
-    // SAFETY: no seat is anybody's.
-    let object = unsafe { heap.malloc_slow(Seat::None, 3000) };
+    let object = heap.malloc_slow(Seat::NONE, 3000);
     assert!(!object.is_null(), "90 KB lie free");
 }
 

@@ -112,8 +112,7 @@ fn a_child_keeps_runs_whatever_other_threads_kept() {
     // SAFETY: this thread, or its original, called `before_fork`.
     unsafe { heap.after_fork() };
     if child == 0 {
-        // SAFETY: the front of the one thread that uses the heap from here on.
-        unsafe { heap.forget_other_threads(front.seat()) };
+        heap.forget_other_threads(front.seat());
         churn(&mut front);
         let keeps = front.cached_run_bytes() > 1 << 20;
         drop(front);

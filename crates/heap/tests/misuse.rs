@@ -310,7 +310,7 @@ fn a_handler_may_fork_though_a_look_found_the_misuse() {
         let (freed, twice) = (object(&mut ended, 64), object(&mut ended, 64));
         // SAFETY: none for the write and the second free: that is the test.
         unsafe {
-            heap.free_slow(Seat::None, freed.as_ptr());
+            heap.free_slow(Seat::NONE, freed.as_ptr());
             ended.free(twice);
             twice.write_bytes(0, 64);
             ended.free(twice);

@@ -471,8 +471,7 @@ fn a_run_makes_room_and_is_missed() {
         let pair = [take(&mut front, LONG), take(&mut front, LONG)];
         give(&mut front, pair);
     }
-    // SAFETY: this thread's own seat.
-    unsafe { heap.release_own(front.seat()) };
+    heap.release_own(front.seat());
     let kept = [LONG, LONG, SHORT, LONG].map(|bytes| {
         let object = take(&mut front, bytes);
         give(&mut front, [object]);

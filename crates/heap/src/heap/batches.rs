@@ -30,18 +30,9 @@ impl<S: System> Heap<S> {
 
     /// `count` objects of `class`, or fewer, from the bin. There they lie in rows; in the pools
     /// they lie in the order in which they were freed.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
-    pub(crate) unsafe fn get_batch(
-        &self,
-        seat: Seat,
-        class: ClassId,
-        count: usize,
-    ) -> Option<Batch> {
+    pub(crate) fn get_batch(&self, seat: Seat<'_>, class: ClassId, count: usize) -> Option<Batch> {
         self.take_from_bin(class, count).or_else(|| {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.release_all(seat, SLAB_FRAMES) };
+            self.release_all(seat, SLAB_FRAMES);
             self.take_from_bin(class, count)
         })
     }

@@ -11,7 +11,7 @@ use crate::class::{ClassId, RECIPROCALS, SLAB_BYTES};
 use crate::departing::Departing;
 use crate::misuse::Misuse;
 use crate::object::{FreeObject, Key};
-use crate::seat::Seat;
+use crate::seat::{At, Seat, Sharing};
 
 impl<S: System> Heap<S> {
     /// Puts an object on the thread's list. Returns `false`, with nothing changed, when the slow
@@ -67,15 +67,13 @@ impl<S: System> Heap<S> {
     /// As [`free_fast`](Self::free_fast), onto the list of this CPU.
     ///
     /// # Safety
-    /// [`begin_cpu_front`](Self::begin_cpu_front) has returned `true`. If `object` is an object, it
-    /// is not used again.
+    /// If `object` is an object, it is not used again.
     #[inline(always)]
-    pub(crate) unsafe fn free_by_cpu(&self, object: *mut u8) -> bool {
+    pub(crate) unsafe fn free_by_cpu(&self, sharing: Sharing, object: *mut u8) -> bool {
         let reciprocal = |class: ClassId| RECIPROCALS[class.index()];
         let key = self.key();
         let Some((class, object)) = self.free_start(object, key, reciprocal) else { return false };
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.give_by_cpu(class, object, key) }
+        self.give_by_cpu(sharing, class, object, key)
     }
 
     /// The class of `object`, if it is an object of a size class in the first region and not marked
@@ -122,17 +120,16 @@ impl<S: System> Heap<S> {
     /// Frees an object that the fast path has declined.
     ///
     /// # Safety
-    /// `seat` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again.
+    /// If `object` is an object, it is not used again.
     #[cold]
     #[inline(never)]
-    pub unsafe fn free_slow(&self, seat: Seat, object: *mut u8) {
+    pub unsafe fn free_slow(&self, mut seat: Seat<'_>, object: *mut u8) {
         let Some(start) = NonNull::new(object) else { return };
         if let Some((class, object)) = self.plain_start(object) {
-            // SAFETY: the caller's promise, passed on.
-            return unsafe { self.give(seat, class, object) };
+            return self.give(seat, class, object);
         }
         // SAFETY: the caller's promise, passed on.
-        if unsafe { self.free_run(seat, start) }.is_some() {
+        if unsafe { self.free_run(seat.cache(), start) }.is_some() {
             return;
         }
         match self.place_of(start) {
@@ -140,11 +137,9 @@ impl<S: System> Heap<S> {
                 // SAFETY: `place_of` says that this is an object of a size class.
                 let object = unsafe { FreeObject::new(start) };
                 if is_given_up {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { self.send_to_slab(seat, class, object) };
+                    self.send_to_slab(seat, class, object);
                 } else {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { self.give(seat, class, object) };
+                    self.give(seat, class, object);
                 }
             }
             // Freed by another thread in between.
@@ -160,65 +155,43 @@ impl<S: System> Heap<S> {
     }
 
     /// Sends an object to its slab, which is given up.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
     #[cold]
     #[inline(never)]
-    unsafe fn send_to_slab(&self, seat: Seat, class: ClassId, object: FreeObject) {
-        // SAFETY: the caller's promise, passed on.
-        match unsafe { self.departing_of(seat) } {
-            Some(mut departing) => {
-                // SAFETY: metadata of that size, zeroed at first, and this thread's alone.
-                let first = unsafe { departing.as_mut() }.add(class, object, self.key());
-                let Some((class, batch)) = first else { return };
+    fn send_to_slab(&self, mut seat: Seat<'_>, class: ClassId, object: FreeObject) {
+        match seat.cache().and_then(|cache| self.departing_of(cache)) {
+            Some(departing) => {
+                let Some((class, batch)) = departing.add(class, object, self.key()) else { return };
                 self.give_to_slabs(class, &[batch]);
             }
-            // SAFETY: `Seat::None` is any thread's.
-            None => unsafe { self.give(Seat::None, class, object) },
+            None => self.give(Seat::NONE, class, object),
         }
         // Now, since the next call may come only after a long time.
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.relieve(seat) };
+        self.relieve(seat);
     }
 
-    /// The objects that the cache at `seat` has on their way to given-up slabs. `None` without a
-    /// cache, or without memory for them.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
-    unsafe fn departing_of(&self, seat: Seat) -> Option<NonNull<Departing>> {
-        let Seat::Own(cache) = seat else { return None };
-        // SAFETY: the caller's promise: this thread's alone.
-        let departing = unsafe { &mut (*cache.as_ptr()).departing };
-        if departing.is_none() {
-            *departing = self.backend.metadata(size_of::<Departing>()).map(NonNull::cast);
+    /// The objects that a cache has on their way to given-up slabs. `None` without memory for them.
+    fn departing_of<'a>(&self, cache: &'a mut Cache) -> Option<&'a mut Departing> {
+        if cache.departing.is_none() {
+            cache.departing = self.backend.metadata(size_of::<Departing>()).map(NonNull::cast);
         }
-        *departing
+        cache.departing()
     }
 
     /// Puts an object where the thread at `seat` keeps free ones. If that sends a batch away,
     /// relieves the heap.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
-    unsafe fn give(&self, seat: Seat, class: ClassId, object: FreeObject) {
+    fn give(&self, seat: Seat<'_>, class: ClassId, object: FreeObject) {
         let key = self.key();
-        let cache = match seat {
-            Seat::Own(cache) => cache,
-            // SAFETY: the caller's promise.
-            Seat::Cpu => return unsafe { self.give_by_cpu_slow(class, object) },
-            Seat::None => {
+        let cache = match seat.at() {
+            At::Own(cache) => cache,
+            At::Cpu(sharing) => return self.give_by_cpu_slow(sharing, class, object),
+            At::Nowhere => {
                 self.give_to_slabs(class, &[Batch::with(object, None, key)]);
                 return;
             }
         };
-        // SAFETY: the caller's promise: this thread's alone.
-        let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
-        if let Some(batch) = bin.give(object, class.batch(), key) {
+        if let Some(batch) = cache.bins[class.index()].give(object, class.batch(), key) {
             self.put_batch(class, batch);
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.relieve(seat) };
+            self.relieve(Seat::with(cache));
         }
     }
 }

@@ -61,12 +61,8 @@ mod tests {
         let heap = Box::new(Heap::new(Os, 64 << 20));
         let class = ClassId::for_bytes(100);
         // With a pool in use.
-        // SAFETY: nobody's seat.
-        let object = unsafe { heap.malloc_slow(Seat::None, 100) };
-        let batch = heap.take_pooled(class, 1).or_else(|| {
-            // SAFETY: as above.
-            unsafe { heap.get_batch(Seat::None, class, 1) }
-        });
+        let object = heap.malloc_slow(Seat::NONE, 100);
+        let batch = heap.take_pooled(class, 1).or_else(|| heap.get_batch(Seat::NONE, class, 1));
         heap.put_batch(class, batch.expect("memory"));
         assert!(heap.can_be_asked());
         let bin = heap.bins[class.index()].lock();
@@ -90,7 +86,7 @@ mod tests {
         unsafe { heap.backend.after_fork() };
         assert!(heap.can_be_asked());
         // SAFETY: an object of this heap, freed once.
-        unsafe { heap.free_slow(Seat::None, object) };
+        unsafe { heap.free_slow(Seat::NONE, object) };
     }
 
     #[test]

@@ -30,12 +30,9 @@ fn run_keeps(run_bytes: usize, bytes: usize) -> bool {
 impl<S: System> Heap<S> {
     /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero. (If it
     /// does not, a caller that wants zeros writes them.) Null when out of memory.
-    ///
-    /// # Safety
-    /// `seat` is this thread's, of this heap.
-    pub(crate) unsafe fn get_large(
+    pub(crate) fn get_large(
         &self,
-        seat: Seat,
+        mut seat: Seat<'_>,
         bytes: usize,
         align: usize,
         contents: Contents,
@@ -60,17 +57,17 @@ impl<S: System> Heap<S> {
         let frames = self.frames_for(bytes);
         let page_frames = self.source().page_bytes().div_ceil(FRAME_BYTES);
         let align = align.div_ceil(FRAME_BYTES).max(page_frames);
-        if let Seat::Own(cache) = seat
-            && frames <= LONGEST_CACHED_FRAMES
+        if frames <= LONGEST_CACHED_FRAMES
             && align == page_frames
+            && let Some(cache) = seat.cache()
         {
-            // SAFETY: the caller's promise, passed on.
-            let own = unsafe { self.take_own_run(cache, frames * FRAME_BYTES) };
+            // SAFETY: this thread's cache.
+            let own =
+                unsafe { self.take_own_run(NonNull::from(&mut *cache), frames * FRAME_BYTES) };
             if !own.is_null() {
                 return (own, false);
             }
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.regret_run(cache, frames) };
+            self.regret_run(cache, frames);
         }
         if self.pools.stocked_bytes() > 0 {
             self.empty_stocks(frames, align);
@@ -78,8 +75,7 @@ impl<S: System> Heap<S> {
         self.scavenge_before_growing();
         let wanted = Wanted::Run { frames, align, fills: contents == Contents::Any };
         let run = || self.backend.get_run(wanted, ClassId::RUN);
-        // SAFETY: the caller's promise, passed on.
-        let release = || unsafe { self.release_all(seat, frames) };
+        let release = || self.release_all(seat, frames);
         let Some(run) = run().or_else(|| (release() > 0).then(run)?) else { return null };
         (run.start.as_ptr(), run.clean)
     }

@@ -12,7 +12,6 @@
 //! no more such requests than there are kibibytes live. After that, memory comes for the class, and
 //! its objects go round.
 
-use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use hectare_pages::System;
@@ -34,13 +33,10 @@ const LARGE_BYTES: usize = 16 << 20;
 impl<S: System> Heap<S> {
     /// A class larger than `class` of which the cache's list has an object now, at a multiple of
     /// `align`, if memory would have to come for an object of `class`.
-    ///
-    /// # Safety
-    /// The caller alone uses the cache.
     #[cold]
-    pub(super) unsafe fn larger_at_hand(
+    pub(super) fn larger_at_hand(
         &self,
-        cache: NonNull<Cache>,
+        cache: &mut Cache,
         class: ClassId,
         align: usize,
     ) -> Option<ClassId> {
@@ -52,8 +48,7 @@ impl<S: System> Heap<S> {
         self.larger_asked.fetch_add(1, Relaxed);
         let mut larger = class.next()?;
         while larger.object_bytes() <= bytes + bytes / 2 {
-            // SAFETY: the caller's promise.
-            if larger.is_aligned(align) && unsafe { self.has_at_hand(cache, larger) } {
+            if larger.is_aligned(align) && self.has_at_hand(cache, larger) {
                 return Some(larger);
             }
             larger = larger.next()?;
@@ -63,12 +58,8 @@ impl<S: System> Heap<S> {
 
     /// Whether the cache's list has an object of `class`. If need be, this CPU's pool puts a batch
     /// there.
-    ///
-    /// # Safety
-    /// The caller alone uses the cache.
-    unsafe fn has_at_hand(&self, cache: NonNull<Cache>, class: ClassId) -> bool {
-        // SAFETY: the caller's promise.
-        let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+    fn has_at_hand(&self, cache: &mut Cache, class: ClassId) -> bool {
+        let bin = &mut cache.bins[class.index()];
         if !bin.is_empty() || bin.use_spare() {
             return true;
         }

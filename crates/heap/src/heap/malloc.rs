@@ -12,7 +12,7 @@ use crate::cache::{Cache, CacheBin};
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::huge::Contents;
 use crate::misuse::Misuse;
-use crate::seat::Seat;
+use crate::seat::{At, Seat};
 
 /// A thread's list of `class`.
 ///
@@ -86,103 +86,72 @@ impl<S: System> Heap<S> {
         Some(object)
     }
 
-    /// An object of `class` from the thread's cache, without counting it.
-    ///
-    /// # Safety
-    /// As [`malloc_fast`](Self::malloc_fast).
+    /// An object of `class` from the thread's cache, if it has one, without counting it.
     #[inline(always)]
-    unsafe fn take_uncounted(&self, cache: NonNull<Cache>, class: ClassId) -> Option<NonNull<u8>> {
-        // SAFETY: the caller's promise, passed on.
-        let bin = unsafe { list(cache, class) };
-        // SAFETY: as above.
-        let object = unsafe { (*bin).head }.marked(self.key())?;
-        // SAFETY: the list is not empty, so it does not belong to the absent cache.
-        Some(unsafe { &mut *bin }.pop(object))
+    fn take_uncounted(&self, seat: &mut Seat<'_>, class: ClassId) -> Option<NonNull<u8>> {
+        let bin = &mut seat.cache()?.bins[class.index()];
+        let object = bin.head.marked(self.key())?;
+        Some(bin.pop(object))
     }
 
     /// An object for `bytes`. Null when out of memory.
-    ///
-    /// # Safety
-    /// `seat` is this thread's, of this heap.
     #[cold]
     #[inline(never)]
-    pub unsafe fn malloc_slow(&self, seat: Seat, bytes: usize) -> *mut u8 {
+    pub fn malloc_slow(&self, seat: Seat<'_>, bytes: usize) -> *mut u8 {
         if bytes <= MAX_SMALL_BYTES {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.take_slow(seat, ClassId::for_bytes(bytes), MIN_ALIGN) }
+            self.take_slow(seat, ClassId::for_bytes(bytes), MIN_ALIGN)
         } else {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.get_large(seat, bytes, 1, Contents::Any) }.0
+            self.get_large(seat, bytes, 1, Contents::Any).0
         }
     }
 
     /// An object for `bytes` that is not counted. Null when out of memory.
-    ///
-    /// # Safety
-    /// As [`malloc_slow`](Self::malloc_slow).
-    pub(crate) unsafe fn malloc_uncounted(&self, seat: Seat, bytes: usize) -> *mut u8 {
-        if let Seat::Own(cache) = seat
-            && bytes <= MAX_SMALL_BYTES
-            // SAFETY: the caller's promise, passed on.
-            && let Some(object) = unsafe { self.take_uncounted(cache, ClassId::for_bytes(bytes)) }
+    pub(crate) fn malloc_uncounted(&self, mut seat: Seat<'_>, bytes: usize) -> *mut u8 {
+        if bytes <= MAX_SMALL_BYTES
+            && let Some(object) = self.take_uncounted(&mut seat, ClassId::for_bytes(bytes))
         {
             return object.as_ptr();
         }
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.malloc_slow(seat, bytes) }
+        self.malloc_slow(seat, bytes)
     }
 
     /// As [`malloc_slow`](Self::malloc_slow), for an object of `class` or of a larger class, at a
     /// multiple of `align`.
-    ///
-    /// # Safety
-    /// As [`malloc_slow`](Self::malloc_slow).
-    unsafe fn take_slow(&self, seat: Seat, class: ClassId, align: usize) -> *mut u8 {
-        let cache = match seat {
-            Seat::Own(cache) => cache,
-            // SAFETY: the caller's promise.
-            Seat::Cpu => return unsafe { self.take_by_cpu_slow(class) },
-            Seat::None => return self.take_uncached(class),
+    fn take_slow(&self, seat: Seat<'_>, class: ClassId, align: usize) -> *mut u8 {
+        let cache = match seat.at() {
+            At::Own(cache) => cache,
+            At::Cpu(sharing) => return self.take_by_cpu_slow(sharing, class),
+            At::Nowhere => return self.take_uncached(class),
         };
-        // SAFETY: the caller's promise: this thread's alone.
-        let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+        let bin = &mut cache.bins[class.index()];
         let is_shut = bin.is_shut();
         // The list need not be empty: a thread that was just given a cache may find objects in it.
         if bin.is_empty() && (is_shut && bin.has_laid_aside() || !bin.use_spare()) {
             let ask = bin.ask(class.batch());
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.relieve(seat) };
+            self.relieve(Seat::with(cache));
             // A thread's first objects come straight from the bin, where they share no lines with
             // other threads' objects.
             let pooled = if is_shut { None } else { self.take_pooled(class, ask) };
             if pooled.is_none()
-                // SAFETY: the caller's promise.
-                && let Some(larger) = unsafe { self.larger_at_hand(cache, class, align) }
+                && let Some(larger) = self.larger_at_hand(cache, class, align)
             {
-                // SAFETY: as above.
-                return unsafe { self.take_listed(cache, larger) };
+                return self.take_listed(cache, larger);
             }
-            // SAFETY: the caller's promise, passed on.
-            let batch = pooled.or_else(|| unsafe { self.get_batch(seat, class, ask) });
-            // SAFETY: as above. The search for memory leaves this list empty.
-            let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+            let batch = pooled.or_else(|| self.get_batch(Seat::with(cache), class, ask));
+            // The search for memory leaves this list empty.
+            let bin = &mut cache.bins[class.index()];
             match batch {
                 Some(batch) => bin.fill(batch),
                 None if bin.use_spare() => {}
                 None => return ptr::null_mut(),
             }
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.take_listed(cache, class) }
+        self.take_listed(cache, class)
     }
 
     /// An object of the cache's list of `class`. Null if the list is empty.
-    ///
-    /// # Safety
-    /// The caller alone uses the cache.
-    unsafe fn take_listed(&self, cache: NonNull<Cache>, class: ClassId) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+    fn take_listed(&self, cache: &mut Cache, class: ClassId) -> *mut u8 {
+        let bin = &mut cache.bins[class.index()];
         let Some(object) = bin.head.object() else { return ptr::null_mut() };
         if !object.is_marked(self.key()) {
             self.misuse("malloc", object.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
@@ -193,46 +162,28 @@ impl<S: System> Heap<S> {
     #[cold]
     pub(crate) fn take_uncached(&self, class: ClassId) -> *mut u8 {
         self.ensure_key();
-        // SAFETY: `Seat::None` is any thread's.
-        let Some(batch) = (unsafe { self.get_batch(Seat::None, class, 1) }) else {
-            return ptr::null_mut();
-        };
+        let Some(batch) = self.get_batch(Seat::NONE, class, 1) else { return ptr::null_mut() };
         batch.head.unmark();
         batch.head.as_ptr().as_ptr()
     }
 
     /// An object for `bytes` aligned to `align`, a power of two. Null when out of memory.
-    ///
-    /// # Safety
-    /// As [`malloc_slow`](Self::malloc_slow).
-    pub unsafe fn malloc_aligned(&self, seat: Seat, bytes: usize, align: usize) -> *mut u8 {
-        match ClassId::for_aligned(bytes, align) {
-            Some(class) => {
-                if let Seat::Own(cache) = seat
-                    // SAFETY: the caller's promise, passed on.
-                    && let Some(object) = unsafe { self.take_uncounted(cache, class) }
-                {
-                    return object.as_ptr();
-                }
-                // SAFETY: the caller's promise, passed on.
-                unsafe { self.take_slow(seat, class, align) }
-            }
-            // SAFETY: the caller's promise, passed on.
-            None => unsafe { self.get_large(seat, bytes, align, Contents::Any) }.0,
+    pub fn malloc_aligned(&self, mut seat: Seat<'_>, bytes: usize, align: usize) -> *mut u8 {
+        let Some(class) = ClassId::for_aligned(bytes, align) else {
+            return self.get_large(seat, bytes, align, Contents::Any).0;
+        };
+        match self.take_uncounted(&mut seat, class) {
+            Some(object) => object.as_ptr(),
+            None => self.take_slow(seat, class, align),
         }
     }
 
     /// An object of `bytes` zeros aligned to `align`, a power of two. Null when out of memory.
-    ///
-    /// # Safety
-    /// As [`malloc_slow`](Self::malloc_slow).
-    pub unsafe fn malloc_zeroed(&self, seat: Seat, bytes: usize, align: usize) -> *mut u8 {
+    pub fn malloc_zeroed(&self, seat: Seat<'_>, bytes: usize, align: usize) -> *mut u8 {
         let (object, is_zero) = if bytes > MAX_SMALL_BYTES {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.get_large(seat, bytes, align, Contents::Zeros) }
+            self.get_large(seat, bytes, align, Contents::Zeros)
         } else {
-            // SAFETY: the caller's promise, passed on.
-            (unsafe { self.malloc_aligned(seat, bytes, align) }, false)
+            (self.malloc_aligned(seat, bytes, align), false)
         };
         if !object.is_null() && !is_zero {
             // SAFETY: an object just taken, of at least `bytes`.

@@ -28,10 +28,7 @@ const _: () = assert!(CLASSES.is_multiple_of(CLASSES_A_SLAB));
 
 impl<S: System> Heap<S> {
     /// Looks at the next few classes if another slab was needed although much is idle.
-    ///
-    /// # Safety
-    /// As for [`relieve`](Self::relieve).
-    pub(super) unsafe fn empty_quiet_classes(&self, seat: Seat, fill: Fill) {
+    pub(super) fn empty_quiet_classes(&self, mut seat: Seat<'_>, fill: Fill) {
         if !self.has_grown.load(Relaxed) || !fill.is_idle(IDLE_SHARE, MIN_IDLE_BYTES) {
             return;
         }
@@ -44,9 +41,8 @@ impl<S: System> Heap<S> {
             if !bin.is_some_and(|mut bin| bin.is_quiet()) {
                 continue;
             }
-            if let Seat::Own(cache) = seat {
-                // SAFETY: the caller's promise: this thread's alone.
-                unsafe { self.empty_list(cache, class) };
+            if let Some(cache) = seat.cache() {
+                self.empty_list(cache, class);
             }
             self.empty_pools(class, |slots, _| slots.drain(), usize::MAX);
         }
@@ -68,12 +64,11 @@ mod tests {
         const BYTES: usize = 1024;
         let heap = Box::new(Heap::new(Os, 64 << 20));
         let class = ClassId::for_bytes(BYTES);
-        // SAFETY: a seat that is nobody's.
-        let take = || unsafe { heap.malloc_slow(Seat::None, BYTES) };
+        let take = || heap.malloc_slow(Seat::NONE, BYTES);
         let objects: Vec<_> = (0..4 * class.objects()).map(|_| take()).collect();
         for object in objects.iter().skip(1).step_by(4).chain(objects.iter().step_by(2)) {
             // SAFETY: each of them once, and not used again.
-            unsafe { heap.free_slow(Seat::None, *object) };
+            unsafe { heap.free_slow(Seat::NONE, *object) };
         }
         let look = || heap.bins[class.index()].lock().is_quiet();
         assert!(!look() && look(), "half is free, and nothing was taken since");

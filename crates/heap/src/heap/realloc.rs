@@ -15,9 +15,8 @@ impl<S: System> Heap<S> {
     /// changed, when out of memory, unless the object holds as many already.
     ///
     /// # Safety
-    /// `seat` as in [`malloc_slow`](Self::malloc_slow). `object` is not used again unless the
-    /// result is null.
-    pub unsafe fn realloc(&self, seat: Seat, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+    /// `object` is not used again unless the result is null.
+    pub unsafe fn realloc(&self, mut seat: Seat<'_>, object: NonNull<u8>, bytes: usize) -> *mut u8 {
         let place = match self.place_of(object) {
             Ok(place) => place,
             Err(cause) => self.misuse("realloc", object.as_ptr(), cause),
@@ -30,12 +29,10 @@ impl<S: System> Heap<S> {
             Place::Run { .. } => Self::moved_run_bytes(old_bytes, bytes),
             Place::Small { .. } | Place::Huge { .. } => bytes,
         };
-        // SAFETY: the caller's promise, passed on.
-        let mut moved = unsafe { self.malloc_aligned(seat, with_room, MIN_ALIGN) };
+        let mut moved = self.malloc_aligned(seat.again(), with_room, MIN_ALIGN);
         if moved.is_null() && with_room > bytes {
             // The request must not fail because there is no memory for the room to grow.
-            // SAFETY: as above.
-            moved = unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) };
+            moved = self.malloc_aligned(seat.again(), bytes, MIN_ALIGN);
         }
         if moved.is_null() && bytes <= old_bytes {
             // The object is long enough as it is: programs do not expect shortening to fail.

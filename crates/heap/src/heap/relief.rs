@@ -62,14 +62,9 @@ impl<S: System> Heap<S> {
     /// Looks for memory to give back if the slabs have become much emptier, or if much has been
     /// idle in them for a while. What this thread's cache and the pools hold would keep slabs in
     /// use, so they are emptied first. Other threads empty their caches when they next come here.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
     #[inline]
-    pub(crate) unsafe fn relieve(&self, seat: Seat) {
-        if let Seat::Own(cache) = seat {
-            // SAFETY: the caller's promise: this thread's alone.
-            let cache = unsafe { &mut *cache.as_ptr() };
+    pub(crate) fn relieve(&self, mut seat: Seat<'_>) {
+        if let Some(cache) = seat.cache() {
             let live_bytes = self.live_bytes();
             // While lists and pools serve all calls, only time can bring anything new.
             let is_new = core::mem::replace(&mut cache.relieved_at_bytes, live_bytes) != live_bytes;
@@ -78,40 +73,32 @@ impl<S: System> Heap<S> {
                 return;
             }
         }
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.relieve_now(seat) };
+        self.relieve_now(seat);
     }
 
     /// As [`relieve`](Self::relieve), whatever this thread has seen before.
-    ///
-    /// # Safety
-    /// As for [`relieve`](Self::relieve).
     #[inline(never)]
-    unsafe fn relieve_now(&self, seat: Seat) {
+    fn relieve_now(&self, mut seat: Seat<'_>) {
         self.backend.tend_if_due();
         let fill = self.fill();
         self.note_idle(fill);
         self.note_emptying(fill);
         let look = self.begin_look(fill);
-        if let Seat::Own(cache) = seat {
-            // SAFETY: the caller's promise: this thread's alone.
-            let seen = unsafe { &mut (*cache.as_ptr()).looks };
+        if let Some(cache) = seat.cache() {
             let looks = self.pace.looks();
             let begins = matches!(look, Some((_, Cause::Emptied | Cause::Idle)));
-            if begins || *seen != looks {
+            if begins || cache.looks != looks {
                 // A look that gives slabs up is counted when it begins, below. This thread's cache
                 // is emptied for it now.
                 let gives_up = matches!(look, Some((_, Cause::Idle)));
-                *seen = looks + u32::from(gives_up);
-                // SAFETY: the caller's promise, passed on.
-                unsafe { self.empty_cache(cache) };
+                cache.looks = looks + u32::from(gives_up);
+                self.empty_cache(cache);
             }
         }
         if let Some((mut looker, cause)) = look {
             self.look_for_holes(&mut looker, cause, STEP_BYTES);
         } else {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.empty_quiet_classes(seat, fill) };
+            self.empty_quiet_classes(seat, fill);
         }
     }
 
@@ -284,18 +271,16 @@ mod tests {
         let cache = heap.new_cache().expect("a cache");
         let look = || {
             // SAFETY: this thread's own cache.
-            unsafe { heap.relieve_now(Seat::Own(cache)) };
+            heap.relieve_now(unsafe { Seat::own(cache) });
             // SAFETY: as above; nothing borrows it.
-            (heap.pace.looks(), unsafe { (*cache.as_ptr()).looks })
+            (heap.pace.looks(), unsafe { cache.as_ref() }.looks)
         };
-        // SAFETY: nobody's seat.
-        let objects: Vec<_> =
-            (0..4096).map(|_| unsafe { heap.malloc_slow(Seat::None, 1024) }).collect();
+        let objects: Vec<_> = (0..4096).map(|_| heap.malloc_slow(Seat::NONE, 1024)).collect();
         for &object in
             objects.iter().enumerate().filter(|(i, _)| i % 8 > 0).map(|(_, object)| object)
         {
             // SAFETY: an object of this heap, freed once.
-            unsafe { heap.free_slow(Seat::None, object) };
+            unsafe { heap.free_slow(Seat::NONE, object) };
         }
         look();
         std::thread::sleep(Duration::from_millis(600));
@@ -310,8 +295,7 @@ mod tests {
     #[test]
     fn of_threads_that_grow_at_once_one_looks() {
         let heap = std::boxed::Box::new(Heap::new(Os, 64 << 20));
-        // SAFETY: nobody's seat.
-        let take = || unsafe { heap.malloc_slow(Seat::None, 1024) };
+        let take = || heap.malloc_slow(Seat::NONE, 1024);
         while !heap.backend.should_scavenge() {
             take();
         }
@@ -332,12 +316,11 @@ mod tests {
     /// A heap of 4096 objects, of which `gone` in a row go and the next stays.
     fn emptied(gone: usize) -> std::boxed::Box<Heap<Os>> {
         let heap = std::boxed::Box::new(Heap::new(Os, 64 << 20));
-        // SAFETY: nobody's seat.
-        let take = || unsafe { heap.malloc_slow(Seat::None, 1024) };
+        let take = || heap.malloc_slow(Seat::NONE, 1024);
         let objects: Vec<_> = (0..4096).map(|_| take()).collect();
         for object in objects.chunks(gone + 1).flat_map(|row| &row[..gone]) {
             // SAFETY: an object of this heap, freed once.
-            unsafe { heap.free_slow(Seat::None, *object) };
+            unsafe { heap.free_slow(Seat::NONE, *object) };
         }
         heap
     }
@@ -345,20 +328,18 @@ mod tests {
     #[test]
     fn a_long_look_goes_on_from_call_to_call() {
         let heap = std::boxed::Box::new(Heap::new(Os, 256 << 20));
-        // SAFETY: nobody's seat.
-        let take = || unsafe { heap.malloc_slow(Seat::None, 1024) };
+        let take = || heap.malloc_slow(Seat::NONE, 1024);
         let objects: Vec<_> = (0..48 << 10).map(|_| take()).collect();
         let another = heap.looker.try_lock().expect("nobody looks");
         for object in objects.chunks(64).flat_map(|row| &row[1..]) {
             // SAFETY: an object of this heap, freed once.
-            unsafe { heap.free_slow(Seat::None, *object) };
+            unsafe { heap.free_slow(Seat::NONE, *object) };
         }
         drop(another);
         std::thread::sleep(Duration::from_millis(10));
         let step = || {
             let idle_bytes = heap.fill().idle_bytes;
-            // SAFETY: nobody's seat.
-            unsafe { heap.relieve_now(Seat::None) };
+            heap.relieve_now(Seat::NONE);
             idle_bytes - heap.fill().idle_bytes
         };
         let mut gone = std::vec![step()];

@@ -138,8 +138,7 @@ mod tests {
         const BYTES: usize = 1024;
         let heap = std::boxed::Box::new(Heap::new(Os, 64 << 20));
         let bin = &heap.bins[ClassId::for_bytes(BYTES).index()];
-        // SAFETY: nobody's seat.
-        let object = unsafe { heap.malloc_slow(Seat::None, BYTES) };
+        let object = heap.malloc_slow(Seat::NONE, BYTES);
         let slabs = || Some(bin.try_lock()?.slabs());
         assert_eq!(slabs(), Some(1));
         heap.backend.before_fork();
@@ -148,7 +147,7 @@ mod tests {
             let heap = &heap;
             // SAFETY: an object of this heap, freed once.
             scope.spawn(move || unsafe {
-                heap.free_slow(Seat::None, core::ptr::with_exposed_provenance_mut(address));
+                heap.free_slow(Seat::NONE, core::ptr::with_exposed_provenance_mut(address));
             });
             let begin = Instant::now();
             let mut seen = slabs();

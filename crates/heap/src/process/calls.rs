@@ -43,8 +43,8 @@ impl Process {
         if let Some(special) = self.special() {
             return self.special_malloc(special, bytes, Kind::Plain);
         }
-        // SAFETY: the thread's own seat.
-        unsafe { self.heap.malloc_slow(self.seat(), bytes) }
+        // SAFETY: the heap does not call back.
+        self.heap.malloc_slow(unsafe { self.seat() }, bytes)
     }
 
     /// Frees an object. Does nothing for null.
@@ -101,8 +101,10 @@ impl Process {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.special_free(special, object) };
         }
-        // SAFETY: the thread's own seat; the caller's promise.
-        unsafe { self.heap.free_slow(self.seat(), object) };
+        // SAFETY: the heap does not call back.
+        let seat = unsafe { self.seat() };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.heap.free_slow(seat, object) };
     }
 
     /// Frees an object for which the caller claims to have asked for `bytes` aligned to `align`, if
@@ -136,15 +138,15 @@ impl Process {
         if let Some(special) = self.special() {
             return self.special_malloc(special, bytes, Kind::Zeroed);
         }
-        // SAFETY: the thread's own seat.
-        unsafe { self.heap.malloc_zeroed(self.seat(), bytes, MIN_ALIGN) }
+        // SAFETY: the heap does not call back.
+        self.heap.malloc_zeroed(unsafe { self.seat() }, bytes, MIN_ALIGN)
     }
 
     /// An object of `bytes` zeros aligned to `align`, a power of two. Null when out of memory. For
     /// a program that never has a special front.
     pub(super) fn malloc_zeroed_aligned(&'static self, bytes: usize, align: usize) -> *mut u8 {
-        // SAFETY: the thread's own seat.
-        unsafe { self.heap.malloc_zeroed(self.seat(), bytes, align) }
+        // SAFETY: the heap does not call back.
+        self.heap.malloc_zeroed(unsafe { self.seat() }, bytes, align)
     }
 
     /// An object for `bytes` aligned to `align` from the thread's cache. `None`, also if `align` is
@@ -164,8 +166,8 @@ impl Process {
         if let Some(special) = self.special() {
             return self.special_malloc(special, bytes, Kind::Aligned(align));
         }
-        // SAFETY: the thread's own seat.
-        unsafe { self.heap.malloc_aligned(self.seat(), bytes, align) }
+        // SAFETY: the heap does not call back.
+        self.heap.malloc_aligned(unsafe { self.seat() }, bytes, align)
     }
 
     /// Makes an object hold `bytes`. Returns null, with nothing changed, when out of memory. If the
@@ -240,8 +242,10 @@ impl Process {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.special_realloc(special, object, bytes) };
         }
-        // SAFETY: the thread's own seat; the caller's promise.
-        unsafe { self.heap.realloc(self.seat(), object, bytes) }
+        // SAFETY: the heap does not call back.
+        let seat = unsafe { self.seat() };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.heap.realloc(seat, object, bytes) }
     }
 
     /// How many bytes a small object has. `None` when [`usable_bytes`](Self::usable_bytes) must be

@@ -20,6 +20,7 @@ use hectare_pages::FutexPark;
 use super::threads::{cache_word, inside_word, named_cache, set_cache_word};
 use super::{Process, streams};
 use crate::cache::Cache;
+use crate::seat::Seat;
 
 /// The process that hands out caches, and whose forks this file handles. Null before.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
@@ -125,8 +126,8 @@ impl Process {
         self.seats.keep(usize::from(cache.is_some()));
         // SAFETY: the caller's promise.
         unsafe { self.after_fork() };
-        // SAFETY: this thread's own cache.
-        unsafe { self.heap.forget_other_threads(cache.into()) };
+        // SAFETY: this thread's own cache, which it does not use meanwhile.
+        self.heap.forget_other_threads(unsafe { Seat::of(cache) });
     }
 }
 

@@ -776,7 +776,6 @@ fn a_run_that_grew_into_a_lost_place_leaves_what_lay_around() {
     region.give(room.start, room.frames);
     region.decommit(0, usize::MAX, &Os);
     region.give(elsewhere.start, elsewhere.frames);
-    // SAFETY: within the run.
     region.give_clean(FrameId(region.frame_of(long.start) + long.frames - 10), 10);
     let clean_frames = region.clean.free_frames();
     let frames = long.frames - 10;

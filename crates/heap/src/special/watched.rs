@@ -7,7 +7,6 @@ use hectare_pages::{Os, System};
 
 use super::inside::Inside;
 use super::{Kind, Special};
-use crate::cache::Cache;
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::heap::Place;
 use crate::heap::move_to;
@@ -22,8 +21,8 @@ use crate::seat::Seat;
 pub(super) struct Watched {
     process: &'static Process,
     special: &'static Special,
-    /// The thread's cache. `None` if it has none, or was inside already.
-    cache: Option<NonNull<Cache>>,
+    /// The thread's seat; nowhere if it has no cache, or was inside already.
+    seat: Seat<'static>,
     _inside: Inside,
 }
 
@@ -31,19 +30,22 @@ impl Watched {
     #[inline(always)]
     pub(super) fn begin(process: &'static Process, special: &'static Special) -> Self {
         let mut inside = process.enter();
-        Self { process, special, cache: inside.cache(), _inside: inside }
+        // SAFETY: this thread's cache, which its word does not name as long as it is inside.
+        let seat = unsafe { Seat::of(inside.cache()) };
+        Self { process, special, seat, _inside: inside }
     }
 
     /// An object for `bytes`. Null when out of memory.
-    pub(super) fn malloc(&self, bytes: usize, kind: Kind) -> *mut u8 {
-        self.get(self.due(bytes, kind.align()), bytes, kind)
+    pub(super) fn malloc(&mut self, bytes: usize, kind: Kind) -> *mut u8 {
+        let due = self.due(bytes, kind.align());
+        self.get(due, bytes, kind)
     }
 
     /// Frees an object, which is not null.
     ///
     /// # Safety
     /// As [`free`](Process::free).
-    pub(super) unsafe fn free(&self, object: NonNull<u8>) {
+    pub(super) unsafe fn free(&mut self, object: NonNull<u8>) {
         let Self { process, special, .. } = *self;
         let address = object.addr().get();
         let (known, emptied) = if process.may_be_sampled(special, object) {
@@ -62,9 +64,9 @@ impl Watched {
                     Err(None) => process.heap.misuse("free", object.as_ptr(), Misuse::NotAllocated),
                 }
             }
-            // SAFETY: the thread's own seat; the caller's promise.
+            // SAFETY: the caller's promise, passed on.
             Known::Nothing | Known::Alone(_) => unsafe {
-                process.heap.free_slow(self.seat(), object.as_ptr());
+                process.heap.free_slow(self.seat.again(), object.as_ptr());
             },
         }
     }
@@ -76,7 +78,7 @@ impl Watched {
     ///
     /// # Safety
     /// As [`realloc`](Process::realloc).
-    pub(super) unsafe fn realloc(&self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+    pub(super) unsafe fn realloc(&mut self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
         let Self { process, special, .. } = *self;
         let address = object.addr().get();
         let guarded = process.guard.contains(address);
@@ -113,7 +115,7 @@ impl Watched {
     /// # Safety
     /// As [`realloc`](Process::realloc).
     unsafe fn realloc_by_heap(
-        &self,
+        &mut self,
         object: NonNull<u8>,
         bytes: usize,
         known: Known,
@@ -124,8 +126,8 @@ impl Watched {
         if let Known::Alone(_) = known {
             process.profile.forget(object.addr().get());
         }
-        // SAFETY: the thread's own seat; the caller's promise.
-        let resized = unsafe { process.heap.realloc(self.seat(), object, bytes) };
+        // SAFETY: the caller's promise, passed on.
+        let resized = unsafe { process.heap.realloc(self.seat.again(), object, bytes) };
         if let Known::Alone(sample) = known
             && resized.is_null()
         {
@@ -152,27 +154,21 @@ impl Watched {
         }
     }
 
-    #[inline(always)]
-    fn seat(&self) -> Seat {
-        self.cache.into()
-    }
-
     /// What is due at an allocation of `bytes` aligned to `align`. A thread without a cache takes
     /// no samples.
     #[inline(always)]
-    fn due(&self, bytes: usize, align: usize) -> Due {
+    fn due(&mut self, bytes: usize, align: usize) -> Due {
         let class = class_of(bytes, align);
-        let Some(mut cache) = self.cache else { return Due::NOTHING };
-        let seed = cache.addr().get() as u64;
-        // SAFETY: this thread's own cache, of which nothing else is borrowed.
-        unsafe { cache.as_mut() }.due(class, units(bytes, class), || {
+        let Some(cache) = self.seat.cache() else { return Due::NOTHING };
+        let seed = core::ptr::from_ref(cache).addr() as u64;
+        cache.due(class, units(bytes, class), || {
             let Special { profile_mean_bytes: mean_bytes, guard_one_in, .. } = *self.special;
             (Rates { mean_bytes, guard_one_in }, seed ^ Os.secret() as u64)
         })
     }
 
     /// The kind of object that is `due`; if there is no memory for that, an ordinary one.
-    fn get(&self, due: Due, bytes: usize, kind: Kind) -> *mut u8 {
+    fn get(&mut self, due: Due, bytes: usize, kind: Kind) -> *mut u8 {
         if due != Due::NOTHING
             && let Some(object) = self.sampled(due, bytes, kind)
         {
@@ -182,22 +178,19 @@ impl Watched {
     }
 
     /// An ordinary object. Null when out of memory.
-    fn plain(&self, bytes: usize, kind: Kind) -> *mut u8 {
-        let heap = &self.process.heap;
+    fn plain(&mut self, bytes: usize, kind: Kind) -> *mut u8 {
+        let (heap, seat) = (&self.process.heap, self.seat.again());
         match kind {
-            // SAFETY: the thread's own seat.
-            Kind::Plain => unsafe { heap.malloc_uncounted(self.seat(), bytes) },
-            // SAFETY: as above.
-            Kind::Zeroed => unsafe { heap.malloc_zeroed(self.seat(), bytes, MIN_ALIGN) },
-            // SAFETY: as above.
-            Kind::Aligned(align) => unsafe { heap.malloc_aligned(self.seat(), bytes, align) },
+            Kind::Plain => heap.malloc_uncounted(seat, bytes),
+            Kind::Zeroed => heap.malloc_zeroed(seat, bytes, MIN_ALIGN),
+            Kind::Aligned(align) => heap.malloc_aligned(seat, bytes, align),
         }
     }
 
     /// A guarded object or one that the profile knows, whichever is due. `None` when there is no
     /// memory for it.
     #[cold]
-    fn sampled(&self, due: Due, bytes: usize, kind: Kind) -> Option<NonNull<u8>> {
+    fn sampled(&mut self, due: Due, bytes: usize, kind: Kind) -> Option<NonNull<u8>> {
         let Self { process, special, .. } = *self;
         let frames = &mut [0; MAX_FRAMES];
         let frames = captured(special, frames);
@@ -231,9 +224,7 @@ impl Watched {
     fn apart(&self, class: ClassId, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
         let bytes = class.object_bytes();
         let object = if align >= PACK_BYTES {
-            // SAFETY: `Seat::None` is any thread's.
-            let pages =
-                unsafe { self.process.heap.get_large(Seat::None, bytes, align, Contents::Any) };
+            let pages = self.process.heap.get_large(Seat::NONE, bytes, align, Contents::Any);
             NonNull::new(pages.0)?
         } else if bytes <= MAX_PACKED_BYTES {
             self.packed(bytes, align)?
@@ -270,15 +261,14 @@ impl Watched {
 
     /// An object of the heap that becomes a pack.
     fn pack(&self, bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: `Seat::None` is any thread's.
-        NonNull::new(unsafe { self.process.heap.malloc_aligned(Seat::None, bytes, PACK_BYTES) })
+        NonNull::new(self.process.heap.malloc_aligned(Seat::NONE, bytes, PACK_BYTES))
     }
 
     /// Gives back a pack in which no object lies any more, if there is one.
     fn free_pack(&self, emptied: Option<NonNull<u8>>) {
         if let Some(pack) = emptied {
-            // SAFETY: `Seat::None` is any thread's; the pack came from the heap, and nobody uses it.
-            unsafe { self.process.heap.free_slow(Seat::None, pack.as_ptr()) };
+            // SAFETY: the pack came from the heap, and nobody uses it.
+            unsafe { self.process.heap.free_slow(Seat::NONE, pack.as_ptr()) };
         }
     }
 }

@@ -10,8 +10,18 @@ use hectare_pages::System;
 /// A thread's way to `heap`. Its cache, if it has one, goes back when the front is dropped.
 pub struct Front<'a, S: System> {
     pub heap: &'a Heap<S>,
-    /// `None` as long as the thread has no cache, but is to get one of its own.
-    seat: Seat,
+    keeps: Keeps,
+}
+
+/// Where a front keeps free objects.
+#[derive(Clone, Copy)]
+enum Keeps {
+    /// Nowhere yet: the first slow path makes a cache.
+    Nothing,
+    /// In a cache of its own.
+    Own(NonNull<Cache>),
+    /// In the lists of whatever CPU it is used on.
+    Cpu,
 }
 
 // SAFETY: a cache is used by whoever has the front.
@@ -22,7 +32,7 @@ static ABSENT: Cache = Cache::ABSENT;
 impl<'a, S: System> Front<'a, S> {
     /// A front without a cache yet; the first slow path makes one.
     pub fn new(heap: &'a Heap<S>) -> Self {
-        Self { heap, seat: Seat::None }
+        Self { heap, keeps: Keeps::Nothing }
     }
 
     /// A front over the lists of whatever CPU it is used on. `None` if there are no restartable
@@ -32,27 +42,34 @@ impl<'a, S: System> Front<'a, S> {
         // told that there are none.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _asking = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        heap.begin_cpu_front().then_some(Self { heap, seat: Seat::Cpu })
+        heap.begin_cpu_front().then_some(Self { heap, keeps: Keeps::Cpu })
     }
 
-    /// Where the thread keeps free objects.
-    pub fn seat(&self) -> Seat {
-        self.seat
+    /// The seat of whoever has the front.
+    pub fn seat(&mut self) -> Seat<'_> {
+        match self.keeps {
+            Keeps::Nothing => Seat::NONE,
+            // SAFETY: this front's own cache, which is borrowed with it.
+            Keeps::Own(cache) => unsafe { Seat::own(cache) },
+            // SAFETY: made by `by_cpu` alone.
+            Keeps::Cpu => unsafe { Seat::cpu() },
+        }
     }
 
     fn cache(&self) -> Option<NonNull<Cache>> {
-        if let Seat::Own(cache) = self.seat { Some(cache) } else { None }
+        if let Keeps::Own(cache) = self.keeps { Some(cache) } else { None }
     }
 
     fn fast(&self) -> NonNull<Cache> {
         self.cache().unwrap_or(NonNull::from(&ABSENT))
     }
 
-    fn slow(&mut self) -> Seat {
-        if self.seat == Seat::None {
-            self.seat = self.heap.new_cache().into();
+    /// The heap, and the seat for a slow path.
+    fn slow(&mut self) -> (&'a Heap<S>, Seat<'_>) {
+        if let Keeps::Nothing = self.keeps {
+            self.keeps = self.heap.new_cache().map_or(Keeps::Nothing, Keeps::Own);
         }
-        self.seat
+        (self.heap, self.seat())
     }
 
     /// The bytes of the runs that its cache holds.
@@ -74,27 +91,24 @@ impl<S: System> Subject for Front<'_, S> {
         if let Some(object) = unsafe { self.heap.malloc_fast(self.fast(), bytes) } {
             return object.as_ptr();
         }
-        let seat = self.slow();
-        // SAFETY: as above.
-        unsafe { self.heap.malloc_slow(seat, bytes) }
+        let (heap, seat) = self.slow();
+        heap.malloc_slow(seat, bytes)
     }
 
     fn calloc(&mut self, bytes: usize) -> *mut u8 {
-        let seat = self.slow();
-        // SAFETY: this front's cache.
-        unsafe { self.heap.malloc_zeroed(seat, bytes, MIN_ALIGN) }
+        let (heap, seat) = self.slow();
+        heap.malloc_zeroed(seat, bytes, MIN_ALIGN)
     }
 
     fn aligned(&mut self, bytes: usize, align: usize) -> *mut u8 {
-        let seat = self.slow();
-        // SAFETY: this front's cache.
-        unsafe { self.heap.malloc_aligned(seat, bytes, align.max(MIN_ALIGN)) }
+        let (heap, seat) = self.slow();
+        heap.malloc_aligned(seat, bytes, align.max(MIN_ALIGN))
     }
 
     unsafe fn realloc(&mut self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
-        let seat = self.slow();
-        // SAFETY: this front's cache; the caller's promise.
-        unsafe { self.heap.realloc(seat, object, bytes) }
+        let (heap, seat) = self.slow();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { heap.realloc(seat, object, bytes) }
     }
 
     unsafe fn free(&mut self, object: NonNull<u8>) {
@@ -102,9 +116,9 @@ impl<S: System> Subject for Front<'_, S> {
         if unsafe { self.heap.free_fast(self.fast(), object.as_ptr()) } {
             return;
         }
-        let seat = self.slow();
-        // SAFETY: as above.
-        unsafe { self.heap.free_slow(seat, object.as_ptr()) };
+        let (heap, seat) = self.slow();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { heap.free_slow(seat, object.as_ptr()) };
     }
 
     fn usable_bytes(&self, object: NonNull<u8>) -> usize {

@@ -13,8 +13,6 @@
 //! To its slab, an object that waits on a list counts as in use. It may be the only one that keeps
 //! the slab from being empty.
 
-use core::ptr::NonNull;
-
 use hectare_pages::System;
 
 use crate::batch::Batch;
@@ -35,48 +33,28 @@ impl<S: System> Heap<S> {
     /// memory is asked back: each object on a list may be what keeps a slab from being empty. If
     /// the run is longer than all that is committed, only kept huge blocks go. Returns how many
     /// bytes went.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
     #[cold]
-    pub(crate) unsafe fn release_all(&self, seat: Seat, frames: usize) -> usize {
+    pub(crate) fn release_all(&self, seat: Seat<'_>, frames: usize) -> usize {
         let gone_bytes = self.release_kept();
         if frames * FRAME_BYTES > self.backend.committed_bytes() {
             return gone_bytes;
         }
-        // SAFETY: the caller's promise, passed on.
-        gone_bytes + unsafe { self.release_seat(seat) } + self.release_pools()
+        gone_bytes + self.release_seat(seat) + self.release_pools()
     }
 
     /// Gives all that the thread at `seat` keeps to the slabs and the backend. Returns how many bytes went.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
     #[cold]
-    pub(crate) unsafe fn release_seat(&self, seat: Seat) -> usize {
-        // SAFETY: the caller's promise, passed on.
-        let mut gone_bytes = unsafe { self.release_own(seat) };
-        if let Seat::Own(cache) = seat {
-            // SAFETY: the caller's promise: this thread's alone.
-            gone_bytes += unsafe { self.empty_cache(cache) };
-        }
-        gone_bytes
+    pub(crate) fn release_seat(&self, mut seat: Seat<'_>) -> usize {
+        let gone_bytes = self.release_own(seat.again());
+        gone_bytes + seat.cache().map_or(0, |cache| self.empty_cache(cache))
     }
 
     /// Gives back what the thread at `seat` keeps beside its lists: runs and departing objects.
     /// Returns how many bytes went.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
-    pub unsafe fn release_own(&self, seat: Seat) -> usize {
-        // SAFETY: the caller's promise, passed on.
-        let mut gone_bytes = unsafe { self.release_runs(seat) };
-        if let Seat::Own(cache) = seat
-            // SAFETY: the caller's promise: this thread's alone.
-            && let Some(mut departing) = unsafe { cache.as_ref() }.departing
-        {
-            // SAFETY: zeroed metadata of that size once, and this thread's alone.
-            let departing = unsafe { departing.as_mut() };
+    pub fn release_own(&self, mut seat: Seat<'_>) -> usize {
+        let Some(cache) = seat.cache() else { return 0 };
+        let mut gone_bytes = self.release_runs(cache);
+        if let Some(departing) = cache.departing() {
             while let Some((class, batch)) = departing.take_any() {
                 gone_bytes += self.give_to_slabs(class, &[batch]);
             }
@@ -85,26 +63,17 @@ impl<S: System> Heap<S> {
     }
 
     /// Gives all that a cache holds to the slabs. Returns how many bytes went.
-    ///
-    /// # Safety
-    /// The caller alone uses the cache.
     #[inline(never)]
-    pub(super) unsafe fn empty_cache(&self, cache: NonNull<Cache>) -> usize {
+    pub(super) fn empty_cache(&self, cache: &mut Cache) -> usize {
         let mut gone_bytes = 0;
         for class in ClassId::all() {
-            // SAFETY: the caller's promise.
-            gone_bytes += unsafe { self.empty_list(cache, class) };
+            gone_bytes += self.empty_list(cache, class);
         }
         gone_bytes
     }
 
     /// Gives what a cache holds of `class` to the slabs. Returns how many bytes went.
-    ///
-    /// # Safety
-    /// As for [`empty_cache`](Self::empty_cache).
-    pub(crate) unsafe fn empty_list(&self, cache: NonNull<Cache>, class: ClassId) -> usize {
-        // SAFETY: the caller's promise.
-        let cache = unsafe { &mut *cache.as_ptr() };
+    pub(crate) fn empty_list(&self, cache: &mut Cache, class: ClassId) -> usize {
         let mut gone_bytes = 0;
         while let Some(batch) = cache.drain(class) {
             gone_bytes += self.give_to_slabs(class, &[batch]);
@@ -151,9 +120,9 @@ impl<S: System> Heap<S> {
     fn release_lists(&self) -> usize {
         let mut gone_bytes = 0;
         loop {
-            let Some(cache) = self.left.lock().pop() else { break };
+            let Some(mut cache) = self.left.lock().pop() else { break };
             // SAFETY: it was left, and is this thread's now.
-            gone_bytes += unsafe { self.empty_cache(cache) };
+            gone_bytes += self.empty_cache(unsafe { cache.as_mut() });
             self.backend.put_cache(cache);
         }
         self.cpus.drain(|class, batch| {
