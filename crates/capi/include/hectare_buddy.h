@@ -43,7 +43,7 @@ int hectare_buddy_free(hectare_buddy *buddy, size_t frame, unsigned order);
 
 /*
  * Takes frames frames in a row that begin at a multiple of align, a power of two, and end at or
- * below limit (SIZE_MAX: no limit). The first goes to *first. It takes the lowest place that fits,
+ * below limit ((size_t)-1: no limit). The first goes to *first. It takes the lowest place that fits,
  * unless 64 runs below that are too short: then any that it finds. -ENOMEM; -EINVAL.
  */
 int hectare_buddy_alloc_range(hectare_buddy *buddy, size_t frames, size_t align, size_t limit,
