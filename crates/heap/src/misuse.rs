@@ -41,7 +41,7 @@ impl Misuse {
 
     fn text(self) -> &'static str {
         match self {
-            Self::DoubleFree => "double free: the object is free already",
+            Self::DoubleFree => "double free or use after free: the object is free already",
             Self::Foreign => "foreign pointer: this heap never allocated it",
             Self::Misaligned => "misaligned pointer: objects lie at multiples of 16",
             Self::Interior => "interior pointer: it points into an object, not to its start",

@@ -67,13 +67,13 @@ fn a_double_free_of_a_run_that_the_thread_keeps() {
         // SAFETY: none: that is the test.
         unsafe { front.free(kept) };
     });
-    assert_line(&line, "free", "double free: the object is free already");
+    assert_line(&line, "free", "double free or use after free: the object is free already");
     let line = aborts(|front| {
         let kept = kept_run(front);
         // SAFETY: none: that is the test.
         unsafe { Front::new(front.heap).free(kept) };
     });
-    assert_line(&line, "free", "double free: the object is free already");
+    assert_line(&line, "free", "double free or use after free: the object is free already");
     let line = aborts(|front| {
         let kept = kept_run(front);
         // SAFETY: none: that is the test.

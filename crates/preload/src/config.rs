@@ -264,7 +264,7 @@ impl Problem {
                 line.push(key).push(b" must be ").push(expects.as_bytes());
             }
             Self::NotWithSecure => {
-                line.push(b"prof, guard and hugetlb are ignored, since secure is true");
+                line.push(b"secure is true: prof, guard and hugetlb are ignored");
             }
             Self::WithoutProfile(key) => {
                 line.push(key).push(b" is ignored, since prof is not true");

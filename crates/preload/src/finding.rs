@@ -48,16 +48,19 @@ fn name(fault: Fault) -> &'static str {
 
 fn describe_place(line: &mut Line, finding: &Finding) {
     let Finding { address, object, bytes, .. } = *finding;
-    // As in `abort`.
-    let _ = if address < object {
-        write!(line, "{address:#x} lies {} bytes before", object - address)
+    let (distance, side) = if address < object {
+        (object - address, "before")
     } else if address < object + bytes.max(1) {
-        write!(line, "{address:#x} lies {} bytes into", address - object)
+        (address - object, "into")
     } else {
-        write!(line, "{address:#x} lies {} bytes behind", address - object - bytes)
+        (address - object - bytes, "behind")
     };
+    let plural = if distance == 1 { "" } else { "s" };
     // As in `abort`.
-    let _ = write!(line, " the object {object:#x} of {bytes} bytes");
+    let _ = write!(
+        line,
+        "{address:#x} lies {distance} byte{plural} {side} the object {object:#x} of {bytes} bytes"
+    );
 }
 
 fn name_callers(line: &mut Line, before: &str, trail: &Trail) {

@@ -40,7 +40,7 @@ pub(crate) fn add(suite: &mut Suite) {
         ),
         (
             "secure:true,prof:true,prof_signal:10",
-            "hectare: HECTARE_CONF: prof, guard and hugetlb are ignored, since secure is true",
+            "hectare: HECTARE_CONF: secure is true: prof, guard and hugetlb are ignored",
         ),
     ] {
         suite.test_with(format!("configuration::warns[{text}]"), &["cc"], move || {

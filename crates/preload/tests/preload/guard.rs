@@ -13,10 +13,10 @@ const CASES: &[(&str, &str, &str, bool)] = &[
     ("overflow_read", "overflow", " lies 0 bytes behind the object OBJECT of 64 bytes", false),
     // Alignment to 16 bytes leaves eight bytes behind these 1000.
     ("overflow_write", "overflow", " lies 8 bytes behind the object OBJECT of 1000 bytes", false),
-    ("underflow", "underflow", " lies 1 bytes before the object OBJECT of 4096 bytes", false),
+    ("underflow", "underflow", " lies 1 byte before the object OBJECT of 4096 bytes", false),
     ("overflow_by_one", "overflow", " lies 0 bytes behind the object OBJECT of 100 bytes", false),
     ("overflow_while_cancelled", "overflow", " lies 0 bytes behind the object OBJECT of 1", false),
-    ("underflow_by_one", "underflow", " lies 1 bytes before the object OBJECT of 100 ", false),
+    ("underflow_by_one", "underflow", " lies 1 byte before the object OBJECT of 100 ", false),
     ("use_after_free", "use after free", " lies 12 bytes into the object OBJECT of 100 ", true),
     ("use_after_free_by_thread", "use after free", " lies 0 bytes into the object OBJECT ", true),
     (

@@ -110,8 +110,7 @@ pub(crate) fn add(suite: &mut Suite) {
         let ended =
             run(command.env("HECTARE_CONF", "secure:true,guard:3,prof:true,hugetlb:131072"))?
                 .well()?;
-        let line =
-            "hectare: HECTARE_CONF: prof, guard and hugetlb are ignored, since secure is true\n";
+        let line = "hectare: HECTARE_CONF: secure is true: prof, guard and hugetlb are ignored\n";
         ensure(ended.stderr == line, || ended.describe("not told"))
     });
 }
