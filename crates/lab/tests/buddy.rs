@@ -61,6 +61,9 @@ fn all_demos_run_and_each_row_has_its_figures() {
         }
         let (ms, ns) = (row["alloc_ms"].as_f64().unwrap(), row["alloc_ns"].as_f64().unwrap());
         assert!((ms * 1e6 / 600.0 - ns).abs() < 1e-6, "{row}");
+        // The median of two rounds lies in the middle between them.
+        let ends = ["best_alloc_ms", "worst_alloc_ms"].map(|name| row[name].as_f64().unwrap());
+        assert!((ms - (ends[0] + ends[1]) / 2.0).abs() < 1e-9, "{row}");
     }
 }
 

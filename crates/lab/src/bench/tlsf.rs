@@ -16,7 +16,7 @@ use super::{Study, parse_range};
 use crate::cmd::Exit;
 use crate::list;
 use crate::report::{Report, Row, Series};
-use crate::stats::geometric_mean;
+use crate::stats::{geometric_mean, median};
 use crate::within::within;
 use subjects::{Arena, Library, Subject, Who, Work};
 
@@ -369,12 +369,11 @@ fn ratio_to_best_peer(whos: &[Who], best: &[f64], who: usize) -> Option<f64> {
 fn note(report: &mut Report, whos: &[Who], workload: &str, outcomes: &[Vec<Outcome>]) {
     let best: Vec<f64> = outcomes.iter().map(|outcomes| least(outcomes)).collect();
     for (number, (who, outcomes)) in whos.iter().zip(outcomes).enumerate() {
-        let mut times: Vec<f64> = outcomes.iter().map(|outcome| outcome.op_ns).collect();
-        times.sort_by(f64::total_cmp);
+        let times: Vec<f64> = outcomes.iter().map(|outcome| outcome.op_ns).collect();
         let mut row = Row::new(who.name(), workload)
             .with("op_ns", best[number])
-            .with("median_op_ns", times[times.len() / 2])
-            .with("worst_op_ns", times[times.len() - 1])
+            .with("median_op_ns", median(&times).expect("there is at least one round"))
+            .with("worst_op_ns", times.iter().copied().fold(0.0, f64::max))
             .with("failed_allocations", outcomes.iter().map(|o| o.failed_allocations).sum::<u64>());
         if let Some(ratio) = ratio_to_best_peer(whos, &best, number) {
             row = row.with("over_best_peer_ratio", ratio);

@@ -11,6 +11,7 @@ use super::subjects::{self, FRAME_BYTES, Job, Listed, Subject};
 use super::{Common, Exit, MOST_FRAMES, frames, order};
 use crate::report::{Report, Row};
 use crate::say::counted;
+use crate::stats::median;
 use crate::threads;
 use crate::within::{number, within};
 
@@ -194,11 +195,6 @@ fn verify(blocks: &[FrameId], order: Order) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
 /// How many blocks an allocator gets, and why fewer than asked for.
 fn blocks_for(subject: &Listed, args: &Args) -> (usize, Option<String>) {
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
@@ -337,9 +333,7 @@ fn row(line: Measured, order: Order, frees: bool, first: Option<&Row>) -> Row {
     if let Some(note) = note {
         row = row.with("note", note);
     }
-    if alloc_ns.is_empty() {
-        return row;
-    }
+    let Some(alloc) = median(&alloc_ns) else { return row };
     let bytes = (blocks * order.frames() * FRAME_BYTES) as f64;
     let rounds = alloc_ns.len();
     let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -348,7 +342,6 @@ fn row(line: Measured, order: Order, frees: bool, first: Option<&Row>) -> Row {
     let share = (blocks / threads) as f64;
     let times_first =
         |name: &str, value: f64| first.and_then(|row| Some(value / row.number(name)?));
-    let alloc = median(alloc_ns.clone());
     row = row
         .with("blocks", blocks)
         .with("rounds", rounds)
@@ -360,8 +353,7 @@ fn row(line: Measured, order: Order, frees: bool, first: Option<&Row>) -> Row {
     if let Some(ratio) = times_first("alloc_ns", alloc / share) {
         row = row.with("alloc_times_first", ratio);
     }
-    if frees {
-        let free = median(free_ns.clone());
+    if let Some(free) = median(&free_ns).filter(|_| frees) {
         row = row
             .with("free_ms", free / 1e6)
             .with("best_free_ms", least(&free_ns) / 1e6)

@@ -21,13 +21,13 @@ use hectare_buddy::{Atomic, Bitset, FrameAllocator, FrameId};
 mod keeper;
 mod requests;
 
-use super::demo::median;
 use super::subjects::{Growth, Job, Listed, Subject, Words};
 use super::{Common, Exit};
 use crate::cmd::compare::trace_names;
 use crate::list;
 use crate::report::{Report, Row};
 use crate::say::{counted, in_one_line};
+use crate::stats::median;
 use crate::within::{number, within};
 use keeper::{BestRun, Blocks, Keeper, Ranges};
 use requests::{Op, Requests};
@@ -242,13 +242,12 @@ fn contest(requests: &Requests, candidates: &[Candidate], args: &Args, report: &
         "refused"
     ));
     for ((candidate, times), outcome) in candidates.iter().zip(times).zip(last) {
-        let Some(outcome) = outcome else {
+        let Some((outcome, ns)) = outcome.zip(median(&times)) else {
             let why = candidate.left_out(requests).unwrap_or_default();
             args.common.tell(&format!("{:30}  {why}\n", candidate.name()));
             report.rows.push(Row::new(candidate.name(), &requests.name).with("note", why));
             continue;
         };
-        let ns = median(times);
         let over_peak = |frames: usize| frames as f64 / requests.peak_frames as f64;
         let (span, touched) = (over_peak(outcome.span_frames), over_peak(outcome.touched_frames));
         args.common.tell(&format!(
