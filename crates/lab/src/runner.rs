@@ -153,7 +153,7 @@ static ASKED_BY: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 /// With [`Exit`], after SIGINT, SIGTERM or SIGHUP.
 pub(crate) fn go_on() -> anyhow::Result<()> {
     if interrupted().load(Ordering::Relaxed) {
-        bail!(Exit { code: 130, message: "interrupted".to_owned() });
+        bail!(Exit::interrupted("interrupted"));
     }
     Ok(())
 }

@@ -61,7 +61,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let recorded = record::record(&path, &args.command, options)?;
     recorded.tell(stays);
     if recorded.interrupted {
-        bail!(Exit { code: 130, message: "interrupted".to_owned() });
+        bail!(Exit::interrupted("interrupted"));
     }
     if let Some(why) = runner::failure(recorded.status) {
         let name = &program.name;

@@ -256,11 +256,11 @@ impl ContestArgs {
             // No round is complete: an earlier record at the same place says more.
             report.rows.retain(|row| row.figures.keys().any(|name| name != "role"));
             self.outputs.tell(&crate::output::table::text(&report));
-            bail!(Exit { code: 130, message: runner::NOTHING_YET.to_owned() });
+            bail!(Exit::interrupted(runner::NOTHING_YET));
         }
         self.outputs.deliver(&report)?;
         if results.interrupted {
-            bail!(Exit { code: 130, message: "interrupted".to_owned() });
+            bail!(Exit::interrupted("interrupted"));
         }
         if let Some(failed) = what_failed(&contest, &results) {
             bail!(Exit { code: BROKEN, message: failed });

@@ -8,9 +8,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::ops::RangeInclusive;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
-use super::Exit;
 use crate::environment::{self, Control, Knob};
 use crate::machine::Machine;
 use crate::{runner, subject};
@@ -88,7 +87,7 @@ fn set(command: &[OsString]) -> anyhow::Result<()> {
     let mut child = std::process::Command::new(program)
         .args(arguments)
         .spawn()
-        .with_context(|| format!("cannot start `{}`", program.to_string_lossy()))?;
+        .with_context(|| format!("cannot start `{}`", program.display()))?;
     // Ctrl-C reaches the command from the terminal. A signal to us alone is passed on, once.
     let mut is_told = false;
     let status = loop {
@@ -102,11 +101,7 @@ fn set(command: &[OsString]) -> anyhow::Result<()> {
         std::thread::sleep(std::time::Duration::from_millis(10));
     };
     drop(control);
-    if let Some(why) = runner::failure(status) {
-        let code = u8::try_from(runner::exit_code(status)).unwrap_or(1);
-        bail!(Exit { code, message: format!("`{}` {why}", program.to_string_lossy()) });
-    }
-    Ok(())
+    super::pass_on_failure(&format!("`{}`", program.display()), status)
 }
 
 /// How far apart the first two processors that this process may run on are, if there are two.

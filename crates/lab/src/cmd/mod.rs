@@ -19,7 +19,11 @@ pub(crate) mod tlsf;
 pub(crate) mod zram;
 
 use std::fmt;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
+
+use anyhow::bail;
+
+use crate::runner;
 
 /// An error that asks for a certain exit code; everything else exits with 1.
 ///
@@ -54,6 +58,21 @@ impl Exit {
     pub(crate) fn misused(message: impl Into<String>) -> Self {
         Self { code: 2, message: message.into() }
     }
+
+    /// The user has ended the command.
+    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
+        Self { code: 130, message: message.into() }
+    }
+}
+
+/// Ends the command as the program `name` ended that it ran, if that failed.
+///
+/// # Errors
+/// When the program failed, with its exit code.
+pub(crate) fn pass_on_failure(name: &str, status: ExitStatus) -> anyhow::Result<()> {
+    let Some(why) = runner::failure(status) else { return Ok(()) };
+    let code = u8::try_from(runner::exit_code(status)).unwrap_or(1);
+    bail!(Exit { code, message: format!("{name} {why}") })
 }
 
 /// Turns an error into one of wrong arguments.

@@ -25,11 +25,10 @@ use anyhow::{Context, bail, ensure};
 use hectare_trace::seal::{SealOptions, Sealed, seal};
 use hectare_trace::{FileHeader, RECORDER_CLOCK_SHIFT, Trace};
 
-use super::Exit;
+use super::{Exit, pass_on_failure};
 use crate::measure::Usage;
 use crate::output::place::{self, Kind};
 use crate::replay::clock;
-use crate::runner;
 use crate::say::counted;
 use crate::subject::{self, program};
 use crate::within::within;
@@ -65,10 +64,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if let Some(note) = args.command.first().and_then(|program| program::beside_malloc(program)) {
         eprintln!("note: {note}");
     }
-    if let Some(why) = runner::failure(recorded.status) {
-        let code = u8::try_from(runner::exit_code(recorded.status)).unwrap_or(1);
-        bail!(Exit { code, message: format!("`{}` {why}", shortened(&words(&args.command))) });
-    }
+    pass_on_failure(&format!("`{}`", shortened(&words(&args.command))), recorded.status)?;
     let is_whole = |kept: &Kept| kept.header.lost_events == 0 && !kept.sealed.damage.any();
     ensure!(recorded.kept.iter().all(is_whole), "a trace is incomplete, as told above");
     Ok(())
@@ -247,7 +243,7 @@ pub(crate) fn record(
     let signals = Signals::watch()?;
     let event_cost_ns = cost::event_cost_ns(&recorder, folder);
     if signals.any_came() {
-        bail!(Exit { code: 130, message: "interrupted before the program was started".to_owned() });
+        bail!(Exit::interrupted("interrupted before the program was started"));
     }
     let event_cost_ns = event_cost_ns?;
 

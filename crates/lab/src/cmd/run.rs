@@ -7,7 +7,7 @@ use anyhow::{bail, ensure};
 
 use super::compare::program_case;
 use super::contesting::{Linked, environment_notes};
-use super::{Exit, OrMisused};
+use super::{Exit, OrMisused, pass_on_failure};
 use crate::output::Outputs;
 use crate::report::{Report, Row};
 use crate::runner::{self, Failure, Job, Shortfall};
@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let patience = args.timeout.map_or(Duration::MAX, Duration::from_secs);
     let measured = match runner::execute(&subject, &job, Duration::from_millis(2), patience)? {
         Ok(measured) => measured,
-        Err(Failure::Interrupted) => bail!(Exit { code: 130, message: "interrupted".to_owned() }),
+        Err(Failure::Interrupted) => bail!(Exit::interrupted("interrupted")),
         Err(Failure::Broken(why)) => bail!("{} under {}: {why}", case.name, subject.name),
     };
     let shortfall = measured.served.shortfall().filter(|_| subject.library.is_some());
@@ -90,9 +90,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // The program's output is on stdout: the figures go to stderr.
     eprint!("{}", crate::output::table::text(&report));
     args.outputs.write(&report)?;
-    if let Some(why) = runner::failure(measured.status) {
-        let code = u8::try_from(runner::exit_code(measured.status)).unwrap_or(1);
-        bail!(Exit { code, message: format!("{} {why}", case.name) });
-    }
-    Ok(())
+    pass_on_failure(&case.name, measured.status)
 }

@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     output::put(&args.output, text.as_bytes())?;
     eprintln!("{} in {}", counted(events.len(), "event"), counted(looks, "look"));
     if interrupted.load(Ordering::Relaxed) {
-        bail!(Exit { code: 130, message: "interrupted".to_owned() });
+        bail!(Exit::interrupted("interrupted"));
     }
     Ok(())
 }
