@@ -122,7 +122,7 @@ fn line(path: &str) -> Option<String> {
 }
 
 /// `name : value kB` in a `/proc` table, bytes.
-fn bytes(table: &str, name: &str) -> Option<u64> {
+pub(crate) fn bytes(table: &str, name: &str) -> Option<u64> {
     Some(field(table, name)?.strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 

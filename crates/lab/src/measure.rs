@@ -4,11 +4,14 @@
 //! the kernel's high-water mark of resident memory and notes the memory already resident, so that
 //! the peak belongs to the workload alone.
 
+use std::fmt::Display;
 use std::fs;
 use std::sync::OnceLock;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+
+use crate::machine;
 
 /// An open window. [`Window::close`] returns the record.
 pub(crate) struct Window {
@@ -73,7 +76,7 @@ static START_BYTES: OnceLock<u64> = OnceLock::new();
 /// Notes the memory resident as the process begins. Must be called before the harness takes memory.
 ///
 /// # Errors
-/// When `/proc/self/status` cannot be read.
+/// When `/proc/self/statm` cannot be read.
 pub(crate) fn note_start() -> anyhow::Result<()> {
     // A first object makes the subject take the memory that it takes in advance.
     // SAFETY: any size may be asked for.
@@ -89,11 +92,11 @@ impl Window {
     /// Opens the window.
     ///
     /// # Errors
-    /// When `/proc/self/status` cannot be read.
+    /// When `/proc/self/statm` cannot be read.
     pub(crate) fn open() -> anyhow::Result<Self> {
         // "5" resets VmHWM. A kernel that cannot do that refuses, and the record says so.
         let peak_was_reset = fs::write("/proc/self/clear_refs", "5").is_ok();
-        let baseline_bytes = status_bytes("VmRSS:")?;
+        let baseline_bytes = resident_bytes()?;
         let (before, start_ns) = (Usage::now(), monotonic_ns());
         Ok(Self { baseline_bytes, threads_bytes: 0, peak_was_reset, before, start_ns })
     }
@@ -113,12 +116,12 @@ impl Window {
     /// Closes the window.
     ///
     /// # Errors
-    /// When `/proc/self/status` cannot be read.
+    /// When `/proc/self/statm` or `/proc/self/status` cannot be read.
     pub(crate) fn close(self) -> anyhow::Result<WindowRecord> {
         let end_ns = monotonic_ns();
         let after = Usage::now();
-        let peak = status_bytes("VmHWM:")?;
-        let end = status_bytes("VmRSS:")?;
+        let peak = high_water_bytes()?;
+        let end = resident_bytes()?;
         Ok(WindowRecord {
             start_ns: self.start_ns,
             end_ns,
@@ -150,21 +153,22 @@ pub(crate) fn monotonic_ns() -> u64 {
 /// The resident memory of this process now, bytes.
 ///
 /// # Errors
-/// When `/proc/self/status` cannot be read.
+/// When `/proc/self/statm` cannot be read.
 pub(crate) fn resident_bytes() -> anyhow::Result<u64> {
-    status_bytes("VmRSS:")
+    resident_bytes_of("self").context("/proc/self/statm does not tell what is resident")
 }
 
-/// One line of `/proc/self/status`, bytes.
-fn status_bytes(field: &str) -> anyhow::Result<u64> {
+/// The resident memory of a process now, bytes; `None` if there is no such process.
+pub(crate) fn resident_bytes_of(pid: impl Display) -> Option<u64> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages = statm.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()?;
+    Some(pages * machine::page_bytes())
+}
+
+/// The most that was resident since the mark was reset, bytes.
+fn high_water_bytes() -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(field))
-        .and_then(|rest| rest.trim().strip_suffix(" kB"))
-        .and_then(|kib| kib.trim().parse::<u64>().ok())
-        .map(|kib| kib * 1024)
-        .with_context(|| format!("/proc/self/status has no `{field}` in kB"))
+    machine::bytes(&status, "VmHWM").context("/proc/self/status has no `VmHWM` in kB")
 }
 
 /// `getrusage` in our units.

@@ -5,10 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::heap::{Object, stamp};
 use super::script::{drain, empty_slots};
-use super::{
-    Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, resident_bytes, script, team,
-};
-use crate::measure::Window;
+use super::{Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, script, team};
+use crate::measure::{Window, resident_bytes};
 use crate::threads;
 
 /// The workload.

@@ -362,14 +362,6 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry::Study(&pools::Pools),
 ];
 
-/// Resident memory of this process now, bytes, for workloads that look at it along the way.
-fn resident_bytes() -> anyhow::Result<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").context("reading /proc/self/statm")?;
-    let pages = statm.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
-    let pages = pages.context("/proc/self/statm has no second number")?;
-    Ok(pages * crate::machine::page_bytes())
-}
-
 /// The entry of that name.
 ///
 /// # Errors

@@ -3,10 +3,8 @@
 use std::time::Instant;
 
 use super::script::{Step, drain, empty_slots, execute_counted};
-use super::{
-    Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, resident_bytes, script, team,
-};
-use crate::measure::Window;
+use super::{Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, script, team};
+use crate::measure::{Window, resident_bytes};
 
 /// Resident memory is read once per this many operations.
 const SAMPLE_EVERY: usize = 4096;

@@ -17,8 +17,8 @@ use indexmap::IndexMap;
 
 use super::heap::{Object, Tally, stamp};
 use super::script::{self, Step, drain, empty_slots};
-use super::{Domain, Domains, Memory, Outcome, Parameters, Workload, resident_bytes, team};
-use crate::measure::{Window, WindowRecord};
+use super::{Domain, Domains, Memory, Outcome, Parameters, Workload, team};
+use crate::measure::{Window, WindowRecord, resident_bytes};
 use crate::threads;
 use author::Script;
 use program::{Phase, Written, draw};

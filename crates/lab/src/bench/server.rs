@@ -8,10 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::heap::Object;
 use super::script::{Step, drain, empty_slots, execute_counted};
-use super::{
-    Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, resident_bytes, script, team,
-};
-use crate::measure::Window;
+use super::{Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, script, team};
+use crate::measure::{Window, resident_bytes};
 use crate::threads;
 
 /// Ticks in a day. In each tick a thread does its share of work and sleeps for the rest.

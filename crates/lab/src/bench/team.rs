@@ -12,9 +12,9 @@
 use std::sync::Barrier;
 use std::time::Instant;
 
+use super::Outcome;
 use super::heap::Tally;
-use super::{Outcome, resident_bytes};
-use crate::measure::{Window, WindowRecord};
+use crate::measure::{Window, WindowRecord, resident_bytes};
 use crate::say::counted;
 use crate::threads;
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::served::{Lookout, Served};
-use crate::measure::monotonic_ns;
+use crate::measure::{monotonic_ns, resident_bytes_of};
 
 /// Resident memory at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,14 +111,8 @@ fn add_children(pid: i32, found: &mut Vec<i32>) {
 
 /// Resident memory of `pid` now, bytes; `None` when it has ended.
 fn resident_bytes(pid: i32) -> Option<u64> {
-    let pages = fs::read_to_string(format!("/proc/{pid}/statm"))
-        .ok()?
-        .split_ascii_whitespace()
-        .nth(1)?
-        .parse::<u64>()
-        .ok()?;
     // A process that has ended but has not been waited for has no memory.
-    (pages > 0).then(|| pages * crate::machine::page_bytes())
+    resident_bytes_of(pid).filter(|&bytes| bytes > 0)
 }
 
 /// Whether `pid` still runs this very executable.
