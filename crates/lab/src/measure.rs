@@ -18,7 +18,6 @@ pub(crate) struct Window {
     start_ns: u64,
     baseline_bytes: u64,
     threads_bytes: u64,
-    peak_was_reset: bool,
     before: Usage,
 }
 
@@ -38,22 +37,12 @@ pub(crate) struct WindowRecord {
     pub(crate) start_bytes: u64,
     /// Peak of resident memory above the baseline, bytes.
     pub(crate) peak_bytes: u64,
-    /// Resident above the baseline at closing, bytes.
-    pub(crate) end_bytes: u64,
-    /// Whether the high-water mark could be reset; if not, the peak is that of the whole process.
-    pub(crate) peak_was_reset: bool,
-    /// User time, ns.
-    pub(crate) user_ns: u64,
-    /// System time, ns.
-    pub(crate) system_ns: u64,
-    /// Minor page faults.
-    pub(crate) minor_faults: u64,
-    /// Major page faults.
-    pub(crate) major_faults: u64,
-    /// Voluntary context switches.
-    pub(crate) voluntary_switches: u64,
-    /// Involuntary context switches.
-    pub(crate) involuntary_switches: u64,
+    /// Processor time, ns.
+    pub(crate) cpu_ns: u64,
+    /// Page faults, minor and major.
+    pub(crate) faults: u64,
+    /// Context switches, voluntary and not.
+    pub(crate) switches: u64,
     /// The window's stretches, if it consists of several with something else between them. Empty if
     /// it is a single one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,11 +83,12 @@ impl Window {
     /// # Errors
     /// When `/proc/self/statm` cannot be read.
     pub(crate) fn open() -> anyhow::Result<Self> {
-        // "5" resets VmHWM. A kernel that cannot do that refuses, and the record says so.
-        let peak_was_reset = fs::write("/proc/self/clear_refs", "5").is_ok();
+        // "5" resets VmHWM. If the kernel refuses, which `hectare doctor` tells, the peak is that of
+        // the whole process.
+        let _ = fs::write("/proc/self/clear_refs", "5");
         let baseline_bytes = resident_bytes()?;
         let (before, start_ns) = (Usage::now(), monotonic_ns());
-        Ok(Self { baseline_bytes, threads_bytes: 0, peak_was_reset, before, start_ns })
+        Ok(Self { baseline_bytes, threads_bytes: 0, before, start_ns })
     }
 
     /// Opens the window of threads that have been started and wait. `before_bytes` were resident
@@ -116,12 +106,11 @@ impl Window {
     /// Closes the window.
     ///
     /// # Errors
-    /// When `/proc/self/statm` or `/proc/self/status` cannot be read.
+    /// When `/proc/self/status` cannot be read.
     pub(crate) fn close(self) -> anyhow::Result<WindowRecord> {
         let end_ns = monotonic_ns();
         let after = Usage::now();
         let peak = high_water_bytes()?;
-        let end = resident_bytes()?;
         Ok(WindowRecord {
             start_ns: self.start_ns,
             end_ns,
@@ -129,14 +118,9 @@ impl Window {
             start_bytes: START_BYTES.get().copied().unwrap_or(self.baseline_bytes)
                 + self.threads_bytes,
             peak_bytes: peak.saturating_sub(self.baseline_bytes),
-            end_bytes: end.saturating_sub(self.baseline_bytes),
-            peak_was_reset: self.peak_was_reset,
-            user_ns: after.user_ns - self.before.user_ns,
-            system_ns: after.system_ns - self.before.system_ns,
-            minor_faults: after.minor_faults - self.before.minor_faults,
-            major_faults: after.major_faults - self.before.major_faults,
-            voluntary_switches: after.voluntary_switches - self.before.voluntary_switches,
-            involuntary_switches: after.involuntary_switches - self.before.involuntary_switches,
+            cpu_ns: after.cpu_ns() - self.before.cpu_ns(),
+            faults: after.faults() - self.before.faults(),
+            switches: after.switches() - self.before.switches(),
             stretches: Vec::new(),
         })
     }
@@ -186,21 +170,36 @@ pub(crate) struct Usage {
 impl Usage {
     /// The resources used by this process so far.
     pub(crate) fn now() -> Self {
-        // SAFETY: all-zero is a valid `rusage`.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: `usage` is valid for writing.
-        unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-        Self::from_rusage(&usage)
+        Self::of(libc::RUSAGE_SELF)
     }
 
     /// The resources used by the children that this process has waited for, including those of
     /// their own children. The peak is that of the largest process.
     pub(crate) fn of_children() -> Self {
+        Self::of(libc::RUSAGE_CHILDREN)
+    }
+
+    fn of(whom: libc::c_int) -> Self {
         // SAFETY: all-zero is a valid `rusage`.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
         // SAFETY: `usage` is valid for writing.
-        unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
+        unsafe { libc::getrusage(whom, &mut usage) };
         Self::from_rusage(&usage)
+    }
+
+    /// Processor time, ns.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        self.user_ns + self.system_ns
+    }
+
+    /// Page faults, minor and major.
+    pub(crate) fn faults(&self) -> u64 {
+        self.minor_faults + self.major_faults
+    }
+
+    /// Context switches, voluntary and not.
+    pub(crate) fn switches(&self) -> u64 {
+        self.voluntary_switches + self.involuntary_switches
     }
 
     /// Converts the kernel's record.

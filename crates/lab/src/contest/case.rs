@@ -169,13 +169,13 @@ impl Case {
             time_ns: measured.wall_ns as f64,
             baseline_bytes: 0.0,
             start_bytes: 0.0,
-            cpu_ns: (usage.user_ns + usage.system_ns) as f64,
+            cpu_ns: usage.cpu_ns() as f64,
             peak_bytes: measured.peak_bytes as f64,
             memory: measured.peak_bytes as f64,
             added_bytes: 0.0,
             mean_bytes: None,
-            faults: usage.minor_faults + usage.major_faults,
-            switches: usage.voluntary_switches + usage.involuntary_switches,
+            faults: usage.faults(),
+            switches: usage.switches(),
             steal_ns: measured.steal_ns,
             lived_ns: measured.lived_ns,
             failed_allocations: 0,
@@ -198,7 +198,7 @@ impl Case {
         run.checksum = outcome.checksum;
         run.more.clone_from(&outcome.more);
         if let Some(window) = &outcome.window {
-            run.cpu_ns = (window.user_ns + window.system_ns) as f64;
+            run.cpu_ns = window.cpu_ns as f64;
             run.baseline_bytes = window.baseline_bytes as f64;
             run.start_bytes = window.start_bytes as f64;
             run.peak_bytes = window.peak_bytes as f64;
@@ -206,8 +206,8 @@ impl Case {
             let (samples, end_ns) = within(window, &measured.samples);
             run.mean_bytes = runner::mean_bytes(&samples, window.start_ns, end_ns)
                 .map(|mean| (mean - window.baseline_bytes as f64).max(0.0));
-            run.faults = window.minor_faults + window.major_faults;
-            run.switches = window.voluntary_switches + window.involuntary_switches;
+            run.faults = window.faults;
+            run.switches = window.switches;
             run.curve = curve(&samples, window.start_ns, end_ns, window.baseline_bytes);
         }
         run

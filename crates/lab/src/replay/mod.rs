@@ -219,7 +219,6 @@ impl Memory {
         self.closed_bytes = crate::measure::resident_bytes()?;
         let above = now.baseline_bytes.saturating_sub(self.baseline_bytes);
         now.peak_bytes += above;
-        now.end_bytes = self.closed_bytes.saturating_sub(self.baseline_bytes);
         let baseline_bytes = self.baseline_bytes;
         let stretch = Stretch { start_ns: now.start_ns, end_ns: now.end_ns, baseline_bytes };
         now.stretches.push(stretch);
@@ -229,14 +228,9 @@ impl Memory {
                 record.stretches.push(stretch);
                 record.end_ns = now.end_ns;
                 record.peak_bytes = record.peak_bytes.max(now.peak_bytes);
-                record.end_bytes = now.end_bytes;
-                record.peak_was_reset &= now.peak_was_reset;
-                record.user_ns += now.user_ns;
-                record.system_ns += now.system_ns;
-                record.minor_faults += now.minor_faults;
-                record.major_faults += now.major_faults;
-                record.voluntary_switches += now.voluntary_switches;
-                record.involuntary_switches += now.involuntary_switches;
+                record.cpu_ns += now.cpu_ns;
+                record.faults += now.faults;
+                record.switches += now.switches;
             }
         }
         Ok(())
