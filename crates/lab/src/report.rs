@@ -109,6 +109,11 @@ impl Report {
     pub(crate) fn parameter(&mut self, name: &str, value: impl Into<Value>) {
         self.parameters.insert(name.to_owned(), value.into());
     }
+
+    /// The name of the subject that ratios are relative to.
+    pub(crate) fn reference(&self) -> Option<&str> {
+        self.parameters.get("reference").and_then(Value::as_str)
+    }
 }
 
 impl Row {
@@ -128,9 +133,19 @@ impl Row {
         self.figures.contains_key("broken")
     }
 
+    /// Whether the row's subject is a control: it only shows how far the figures can be trusted.
+    pub(crate) fn is_control(&self) -> bool {
+        matches!(self.text("role"), Some("again" | "planted"))
+    }
+
     /// A figure that is a number.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.figures.get(name).and_then(Value::as_f64)
+    }
+
+    /// A figure that is a text.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.figures.get(name).and_then(Value::as_str)
     }
 }
 

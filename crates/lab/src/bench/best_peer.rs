@@ -15,6 +15,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use indexmap::IndexSet;
+
+use crate::contest::analysis::ALL_CASES;
 use crate::report::{Report, Row};
 use crate::stats::{self, Ratio};
 
@@ -66,7 +69,7 @@ fn is_ours(subject: &str) -> bool {
 fn is_measured(row: &Row) -> bool {
     row.figures.contains_key("time_ns")
         && !row.is_broken()
-        && row.workload != crate::contest::analysis::ALL_CASES
+        && row.workload != ALL_CASES
         && (has_role(row, "subject") || has_role(row, "reference"))
 }
 
@@ -81,11 +84,11 @@ fn did_the_work(report: &Report, row: &Row) -> bool {
 
 /// Whether a row is the reference against itself on one workload.
 fn is_again(row: &Row) -> bool {
-    row.workload != crate::contest::analysis::ALL_CASES && has_role(row, "again")
+    row.workload != ALL_CASES && has_role(row, "again")
 }
 
 fn has_role(row: &Row, role: &str) -> bool {
-    row.figures.get("role").and_then(|value| value.as_str()) == Some(role)
+    row.text("role") == Some(role)
 }
 
 /// Merges several reports into one, in the order given. A later row replaces an earlier one of the
@@ -116,14 +119,13 @@ pub(crate) fn merged(verb: &str, files: &[PathBuf]) -> anyhow::Result<Report> {
                 differences.join(", ")
             );
         }
-        let single = |row: &Row| row.workload != crate::contest::analysis::ALL_CASES;
+        let single = |row: &Row| row.workload != ALL_CASES;
         let wanted = |row: &Row| {
             single(row) && ["subject", "reference", "again"].iter().any(|role| has_role(row, role))
         };
         for mut row in part.rows.into_iter().filter(wanted) {
             // A row of a merged record already says which record it comes from.
-            let before = row.figures.get(FROM).and_then(|value| value.as_str());
-            let from = match before {
+            let from = match row.text(FROM) {
                 Some(before) => format!("{name}: {before}"),
                 None => name.to_string(),
             };
@@ -232,26 +234,18 @@ fn measured<'a>(report: &'a Report, workload: &str) -> impl Iterator<Item = &'a 
 }
 
 /// Workloads in the order of the rows.
-fn workloads(report: &Report) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for row in report.rows.iter().filter(|row| is_measured(row)) {
-        if !names.contains(&row.workload) {
-            names.push(row.workload.clone());
-        }
-    }
-    names
+fn workloads(report: &Report) -> IndexSet<String> {
+    let rows = report.rows.iter().filter(|row| is_measured(row));
+    rows.map(|row| row.workload.clone()).collect()
 }
 
 /// Subjects in the order of the rows, ours first.
-fn subjects(report: &Report) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for row in report.rows.iter().filter(|row| is_measured(row)) {
-        if !names.contains(&row.subject) {
-            names.push(row.subject.clone());
-        }
-    }
-    names.sort_by_key(|name| !is_ours(name));
-    names
+fn subjects(report: &Report) -> IndexSet<String> {
+    let rows = report.rows.iter().filter(|row| is_measured(row));
+    let (mut ours, others): (IndexSet<String>, IndexSet<String>) =
+        rows.map(|row| row.subject.clone()).partition(|name| is_ours(name));
+    ours.extend(others);
+    ours
 }
 
 /// Both tables as Markdown: ratios to the best peer, the best peer named, the means last. Below
@@ -267,7 +261,7 @@ pub(crate) fn tables(report: &Report) -> String {
             let find =
                 |subject: &str| measured(report, workload).find(|row| row.subject == subject);
             let best = measured(report, workload).find_map(|row| {
-                let name = row.figures.get(judged.best_peer)?.as_str()?;
+                let name = row.text(judged.best_peer)?;
                 Some(format!("{name} {}", absolute(find(name)?, judged)))
             });
             let mut line = vec![workload.clone(), best.unwrap_or_default()];
@@ -316,8 +310,7 @@ fn noise(report: &Report, workload: &str, judged: &Judged) -> String {
 /// The best peer's figure in a readable unit.
 fn absolute(row: &Row, judged: &Judged) -> String {
     let value = row.number(judged.figure).unwrap_or(0.0);
-    let figure = row.figures.get("memory_figure").and_then(|name| name.as_str());
-    match (judged.figure, figure) {
+    match (judged.figure, row.text("memory_figure")) {
         ("time_ns", _) => format!("{:.1} ms", value / 1e6),
         (_, Some(name)) if !name.ends_with("bytes") => format!("{value:.2}×"),
         _ => format!("{:.1} MiB", value / f64::from(1 << 20)),

@@ -265,10 +265,7 @@ fn contest(
 /// it.
 fn tell_parts(report: &mut Report, parts: &IndexMap<String, String>) {
     for (figure, words) in parts {
-        let is_measured = |row: &&Row| {
-            let is_control = matches!(row.figures["role"].as_str(), Some("again" | "planted"));
-            !is_control && !row.is_broken()
-        };
+        let is_measured = |row: &&Row| !row.is_control() && !row.is_broken();
         let times = report.rows.iter().filter(is_measured).filter_map(|row| {
             Some(format!("{} {}", row.subject, table::figure(figure, row.number(figure)?)))
         });

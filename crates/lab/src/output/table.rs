@@ -117,8 +117,7 @@ fn tables_as_named(report: &Report) -> Vec<Table> {
 }
 
 fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
-    let reference =
-        report.parameters.get("reference").and_then(Value::as_str).unwrap_or("the first");
+    let reference = report.reference().unwrap_or("the first");
     let all = workload == ALL_CASES;
     let mut title =
         if all { "all of them (geometric mean)".to_owned() } else { workload.to_owned() };
@@ -140,7 +139,7 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
     let verdict = || Column { name: String::new(), joined: true };
     head.extend([beside(format!("time/{reference}")), verdict()]);
     // The memory column shows the peak, unless another figure judges the workload's memory.
-    let judged = rows.iter().find_map(|row| row.figures.get("memory_figure")?.as_str());
+    let judged = rows.iter().find_map(|row| row.text("memory_figure"));
     let mut memory = judged.map_or_else(|| "peak".to_owned(), heading);
     if let Some(added) = rows.iter().find_map(|row| row.number("memory_added_bytes")) {
         let _ = write!(memory, " + {}", bytes(added));
@@ -164,12 +163,11 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
     let lines = rows
         .iter()
         .map(|row| {
-            let allocator = row.figures.get("allocator").and_then(Value::as_str);
-            let mut cells = vec![match allocator {
+            let mut cells = vec![match row.text("allocator") {
                 Some(allocator) => format!("{} = {allocator}", row.subject),
                 None => row.subject.clone(),
             }];
-            if let Some(why) = row.figures.get("broken").and_then(Value::as_str) {
+            if let Some(why) = row.text("broken") {
                 cells.push(format!("broke: {why}"));
                 cells.resize(head.len(), String::new());
                 return cells;
@@ -248,8 +246,7 @@ fn ratio(row: &Row, metric: &str) -> String {
 }
 
 fn word(row: &Row, metric: &str, less: &str, more: &str) -> String {
-    let verdict = row.figures.get(&format!("{metric}_verdict")).and_then(Value::as_str);
-    match verdict {
+    match row.text(&format!("{metric}_verdict")) {
         Some("less") => less,
         Some("more") => more,
         Some("same") => "same",

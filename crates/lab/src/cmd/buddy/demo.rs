@@ -403,7 +403,7 @@ fn table(report: &Report, frees: bool, has_threads: bool) -> String {
         for name in ["alloc_times_first", "free_times_first"] {
             text.extend(row.number(name).map(|ratio| format!("  {ratio:>5.2}")));
         }
-        if let Some(note) = row.figures.get("note").and_then(|note| note.as_str()) {
+        if let Some(note) = row.text("note") {
             text += &format!("  ({note})");
         }
         text += "\n";

@@ -138,7 +138,7 @@ fn bars(html: &mut String, report: &Report, name: &str, title: &str) {
         let threads = threads.map_or(String::new(), |threads| format!(", threads: {threads}"));
         let workload = if row.workload == "demo" { "" } else { &row.workload };
         let workload = if workload.is_empty() { String::new() } else { format!(", {workload}") };
-        let is_peer = row.figures.get("kind").is_some_and(|kind| kind == "peer");
+        let is_peer = row.text("kind") == Some("peer");
         let _ = write!(
             html,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}{}{threads}</text>\

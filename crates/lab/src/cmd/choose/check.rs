@@ -91,11 +91,11 @@ fn compare(replayed: &Report, program: &Report) -> (Vec<String>, Agreement) {
 }
 
 fn is_subject(row: &Row) -> bool {
-    row.figures.get("role").and_then(|role| role.as_str()) == Some("subject")
+    row.text("role") == Some("subject")
 }
 
 fn verdict<'a>(row: &'a Row, metric: &str) -> Option<&'a str> {
-    row.figures.get(&format!("{metric}_verdict"))?.as_str()
+    row.text(&format!("{metric}_verdict"))
 }
 
 fn ratio(row: &Row, metric: &str) -> Option<f64> {

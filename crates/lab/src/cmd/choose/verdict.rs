@@ -126,7 +126,7 @@ impl Reach {
 /// The verdict: the choice first, then every allocator.
 pub(super) fn lines(report: &Report, ran: Ran) -> Vec<String> {
     let of_role =
-        |role: &'static str| report.rows.iter().filter(move |row| text(row, "role") == Some(role));
+        |role: &'static str| report.rows.iter().filter(move |row| row.text("role") == Some(role));
     let at_reference = of_role("reference").next();
     let unsound: Vec<(&Row, String)> =
         of_role("subject").filter_map(|row| Some((row, unsound(row, at_reference)?))).collect();
@@ -134,7 +134,7 @@ pub(super) fn lines(report: &Report, ran: Ran) -> Vec<String> {
         .filter(|row| row.number("time_ratio").is_some())
         .filter(|row| unsound.iter().all(|(other, _)| other.subject != row.subject))
         .collect();
-    let reference = report.parameters.get("reference").and_then(|v| v.as_str()).unwrap_or("it");
+    let reference = report.reference().unwrap_or("it");
     let sure = report.parameters.get("confidence").and_then(|v| v.as_f64()).unwrap_or(0.0);
     let rounds = report.parameters.get("rounds").and_then(|v| v.as_u64()).unwrap_or(u64::MAX);
     let reach = Reach::of(at_reference, ran);
@@ -182,9 +182,9 @@ pub(super) fn lines(report: &Report, ran: Ran) -> Vec<String> {
 /// Why an allocator's figures are no reason to choose it, good as they may be.
 fn unsound(row: &Row, reference: Option<&Row>) -> Option<String> {
     let failed = |row: &Row| row.number("failed_allocations").unwrap_or(0.0);
-    if let Some(why) = text(row, "broken") {
+    if let Some(why) = row.text("broken") {
         Some(format!("it broke: {why}"))
-    } else if let Some(how) = text(row, "other_work") {
+    } else if let Some(how) = row.text("other_work") {
         Some(format!("it did other work ({how})"))
     } else if failed(row) > reference.map_or(0.0, failed) {
         Some(format!("{} of its allocations failed", failed(row)))
@@ -309,11 +309,7 @@ fn either(rows: &[&Row], other: Option<&Metric>) -> String {
 }
 
 fn verdict<'a>(row: &'a Row, metric: &Metric) -> Option<&'a str> {
-    text(row, &format!("{}_verdict", metric.name))
-}
-
-fn text<'a>(row: &'a Row, name: &str) -> Option<&'a str> {
-    row.figures.get(name).and_then(|value| value.as_str())
+    row.text(&format!("{}_verdict", metric.name))
 }
 
 #[cfg(test)]

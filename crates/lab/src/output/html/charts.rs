@@ -9,7 +9,6 @@ mod memory;
 mod ratios;
 
 use indexmap::{IndexMap, IndexSet};
-use serde_json::Value;
 
 use super::plot::{Format, class};
 use super::scale::Scale;
@@ -79,26 +78,20 @@ impl<'a> View<'a> {
 
     /// The name of the subject that ratios are relative to.
     fn reference(&self) -> &'a str {
-        let reference = self.report.parameters.get("reference").and_then(Value::as_str);
-        reference.unwrap_or("the reference")
+        self.report.reference().unwrap_or("the reference")
     }
 }
 
 /// The subjects in the order of their colours: the order in which they first appear, without
 /// controls.
 pub(crate) fn subjects(report: &Report) -> IndexSet<&str> {
-    let rows = report.rows.iter().filter(|row| !is_control(row));
+    let rows = report.rows.iter().filter(|row| !row.is_control());
     let mut names: IndexSet<&str> = rows.map(|row| row.subject.as_str()).collect();
     // Our allocator has the same colour in every report.
     if let Some(at) = names.get_index_of("hectare") {
         names.move_index(at, 0);
     }
     names
-}
-
-fn is_control(row: &Row) -> bool {
-    let role = row.figures.get("role").and_then(Value::as_str);
-    matches!(role, Some("again" | "planted"))
 }
 
 /// Every plot that a verb put into the report's series.

@@ -1,6 +1,6 @@
 //! Allocators beside their reference: all in one plane, and one by one with their intervals.
 
-use super::{Chart, View, factor, is_control, is_narrow, names_width};
+use super::{Chart, View, factor, is_narrow, names_width};
 use crate::contest::analysis::ALL_CASES;
 use crate::output::html::plot::{Axis, Plot, escape, svg};
 use crate::output::html::scale::Scale;
@@ -12,7 +12,7 @@ pub(super) fn pareto(view: &View<'_>, width: f64) -> Option<Chart> {
     let (&workload, rows) = all.or_else(|| view.workloads.first())?;
     let points: Vec<(&str, [f64; 2])> = rows
         .iter()
-        .filter(|row| !is_control(row))
+        .filter(|row| !row.is_control())
         .filter_map(|row| {
             Some((row.subject.as_str(), [row.number("time_ratio")?, row.number("memory_ratio")?]))
         })
