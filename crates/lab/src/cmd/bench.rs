@@ -18,6 +18,7 @@ use crate::machine::Machine;
 use crate::output::table;
 use crate::replay::{Mode, Touch};
 use crate::report::{Report, Row};
+use crate::say::counted;
 use crate::within::within;
 use seeds::Seeds;
 
@@ -335,13 +336,11 @@ fn all(args: &Args, table: Table) -> anyhow::Result<()> {
 
 /// The case of a workload. Its name shows the parameters in `telling`.
 fn case(name: &str, parameters: Parameters, telling: &[String]) -> Case {
-    let plural = if parameters.threads == 1 { "" } else { "s" };
-    let mut title = format!("{name}, {} thread{plural}", parameters.threads);
+    let mut title = format!("{name}, {}", counted(parameters.threads, "thread"));
     for key in telling {
         title.push_str(&format!(", {key}={}", parameters.more[key]));
     }
-    let work = Work::Bench { name: name.to_owned(), parameters };
-    Case { name: title, work, ideal: None, known: Vec::new() }
+    Case::new(title, Work::Bench { name: name.to_owned(), parameters })
 }
 
 /// The rows of a table: those of every workload, distinguished by what differs.

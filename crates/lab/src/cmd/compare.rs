@@ -125,8 +125,8 @@ pub(crate) fn program_case(command: &[OsString]) -> anyhow::Result<Case> {
     if let Some(obstacle) = program::obstacle(&path)? {
         bail!("{}", obstacle.explain(&path));
     }
-    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
-    Ok(Case { name, work: Work::Program(command.to_vec()), ideal: None, known: Vec::new() })
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+    Ok(Case::new(name, Work::Program(command.to_vec())))
 }
 
 /// A name for each trace: that of its file, or its whole path if another file has the same name.

@@ -561,7 +561,7 @@ mod tests {
             let file = std::fs::File::create(&path).unwrap();
             Writer::new(file, header).unwrap().finish().unwrap();
             let work = Work::Trace { path, mode: Mode::Speed, touch: Touch::None, points: 0 };
-            Case { name: name.to_owned(), work, ideal: None, known: Vec::new() }
+            Case::new(name, work)
         };
         let mut report = Report::new("replay");
         assert_eq!(forked(&report, &[case("first", 1)]), None);
@@ -617,11 +617,8 @@ mod tests {
             touch: Touch::None,
             points: 0,
         };
-        let node = Case { name: "node".to_owned(), work, ideal: None, known: Vec::new() };
-        assert!(below_ideal(&report, &[node])[0].starts_with("node; cc1: "));
-        let parameters = Parameters { threads: 1, ops: 1, seed: 1, more: Default::default() };
-        let work = Work::Bench { name: "larson".to_owned(), parameters };
-        let larson = Case { name: "larson".to_owned(), work, ideal: None, known: Vec::new() };
-        assert!(below_ideal(&report, &[larson])[0].starts_with("larson; cc1: "));
+        assert!(below_ideal(&report, &[Case::new("node", work)])[0].starts_with("node; cc1: "));
+        let work = Work::Bench { name: "larson".to_owned(), parameters: Parameters::new(1, 1) };
+        assert!(below_ideal(&report, &[Case::new("larson", work)])[0].starts_with("larson; cc1: "));
     }
 }

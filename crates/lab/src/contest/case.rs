@@ -72,6 +72,11 @@ impl Look {
 }
 
 impl Case {
+    /// A case of which nothing is known before it is run.
+    pub(crate) fn new(name: impl Into<String>, work: Work) -> Self {
+        Self { name: name.into(), work, ideal: None, known: Vec::new() }
+    }
+
     pub(super) fn can_be_looked_at(&self, look: Look) -> bool {
         match self.work {
             Work::Trace { .. } => true,
@@ -165,25 +170,16 @@ impl Case {
             case,
             contestant,
             round,
-            ops: 0,
             time_ns: measured.wall_ns as f64,
-            baseline_bytes: 0.0,
-            start_bytes: 0.0,
             cpu_ns: usage.cpu_ns() as f64,
             peak_bytes: measured.peak_bytes as f64,
             memory: measured.peak_bytes as f64,
-            added_bytes: 0.0,
-            mean_bytes: None,
             faults: usage.faults(),
             switches: usage.switches(),
             steal_ns: measured.steal_ns,
             lived_ns: measured.lived_ns,
-            failed_allocations: 0,
             exit_code: runner::exit_code(measured.status),
-            live_peak_bytes: 0,
-            checksum: 0,
-            more: indexmap::IndexMap::new(),
-            curve: Vec::new(),
+            ..Run::default()
         };
         let Some(outcome) = &measured.outcome else {
             let (start, end) = span(&measured.samples);

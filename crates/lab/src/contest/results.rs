@@ -13,7 +13,7 @@ use crate::subject::Subject;
 const PROCESS_BYTES: f64 = 2_097_152.0;
 
 /// The figures of one run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     /// Index of the case.
     pub(crate) case: usize,
@@ -197,46 +197,18 @@ impl Results {
 
 #[cfg(test)]
 mod tests {
-    use indexmap::IndexMap;
-
     use super::*;
     use crate::bench::Parameters;
     use crate::contest::Work;
 
     fn case(name: &str) -> Case {
-        let parameters = Parameters::new(1, 1);
-        let work = Work::Bench { name: name.to_owned(), parameters };
-        Case { name: name.to_owned(), work, ideal: None, known: Vec::new() }
+        Case::new(name, Work::Bench { name: name.to_owned(), parameters: Parameters::new(1, 1) })
     }
 
     /// A run of a subject with that much resident when its process began.
     fn run(start_bytes: f64, memory: f64, more: &[(&str, f64)]) -> Run {
-        let more: IndexMap<String, f64> =
-            more.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
-        Run {
-            case: 0,
-            contestant: 0,
-            round: 0,
-            ops: 1,
-            time_ns: 1.0,
-            cpu_ns: 1.0,
-            baseline_bytes: 5000.0,
-            start_bytes,
-            peak_bytes: 1000.0,
-            memory,
-            added_bytes: 0.0,
-            mean_bytes: None,
-            faults: 0,
-            switches: 0,
-            steal_ns: 0,
-            lived_ns: 1,
-            failed_allocations: 0,
-            exit_code: 0,
-            live_peak_bytes: 0,
-            checksum: 0,
-            more,
-            curve: Vec::new(),
-        }
+        let more = more.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        Run { baseline_bytes: 5000.0, start_bytes, memory, more, ..Run::default() }
     }
 
     #[test]

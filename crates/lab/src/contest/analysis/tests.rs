@@ -1,7 +1,5 @@
 //! The analysis on runs whose truth is known.
 
-use indexmap::IndexMap;
-
 use super::*;
 use crate::contest::{Broken, Looks, Rounds, Work};
 use crate::machine::Machine;
@@ -14,10 +12,8 @@ fn contest(cases: usize) -> Contest {
     Contest {
         cases: (0..cases)
             .map(|index| Case {
-                name: format!("case{index}"),
-                work: Work::Program(Vec::new()),
                 ideal: Some(ideal),
-                known: Vec::new(),
+                ..Case::new(format!("case{index}"), Work::Program(Vec::new()))
             })
             .collect(),
         contestants: Contest::contestants(&[Subject::system(), fast], &Subject::system()),
@@ -39,21 +35,11 @@ fn run(case: usize, contestant: usize, round: usize, time_ns: f64, peak_bytes: f
         time_ns,
         cpu_ns: time_ns,
         peak_bytes,
-        baseline_bytes: 0.0,
-        start_bytes: 0.0,
         memory: peak_bytes,
-        added_bytes: 0.0,
-        mean_bytes: None,
         faults: 1,
-        switches: 0,
-        steal_ns: 0,
         lived_ns: time_ns as u64,
-        failed_allocations: 0,
-        exit_code: 0,
-        live_peak_bytes: 0,
         checksum: 7,
-        more: IndexMap::new(),
-        curve: Vec::new(),
+        ..Run::default()
     }
 }
 
