@@ -4,6 +4,7 @@
 //! own.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -44,9 +45,9 @@ pub(crate) fn with_parameters(given: &[String]) -> Vec<String> {
 ///
 /// # Errors
 /// When a value is repeated. `option` is in the message.
-pub(crate) fn refuse_twice(option: &str, list: &[String]) -> anyhow::Result<()> {
-    match list.iter().enumerate().find(|&(nth, name)| list[..nth].contains(name)) {
-        Some((_, name)) => bail!(Exit::misused(format!("{option}: {name} is given twice"))),
+pub(crate) fn refuse_twice<T: PartialEq + Display>(option: &str, list: &[T]) -> anyhow::Result<()> {
+    match list.iter().enumerate().find(|&(nth, value)| list[..nth].contains(value)) {
+        Some((_, value)) => bail!(Exit::misused(format!("{option}: {value} is given twice"))),
         None => Ok(()),
     }
 }

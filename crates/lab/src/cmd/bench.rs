@@ -202,9 +202,7 @@ impl Args {
         if threads.is_empty() {
             threads.push(parameters.threads);
         }
-        for (nth, number) in threads.iter().enumerate() {
-            anyhow::ensure!(!threads[..nth].contains(number), "--threads: {number} is given twice");
-        }
+        list::refuse_twice("--threads", &threads)?;
         let seeds = self.seeds.as_ref().map_or(vec![parameters.seed], |seeds| seeds.0.clone());
         let case = |seed, threads| Parameters { threads, seed, ..parameters.clone() };
         let of_seed = |&seed: &u64| threads.iter().map(move |&threads| case(seed, threads));

@@ -57,6 +57,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     args.sources.check()?;
     args.pools = pools::asked(&args.pools)?;
     list::refuse_twice("--codecs", &args.codecs)?;
+    list::refuse_twice("--threads", &args.threads)?;
     let pages = args.sources.collect()?;
     ensure!(!pages.is_empty(), "there is no whole page, {} bytes, to store", page_bytes());
     let no_device = Device::missing().map(|what| format!("the kernel's zram was left out: {what}"));

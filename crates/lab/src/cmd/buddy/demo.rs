@@ -9,6 +9,7 @@ use hectare_buddy::{FrameId, MAX_ORDER, Order};
 
 use super::subjects::{self, FRAME_BYTES, Job, Listed, Subject};
 use super::{Common, Exit, MOST_FRAMES, frames, order};
+use crate::list;
 use crate::report::{Report, Row};
 use crate::say::counted;
 use crate::stats::median;
@@ -243,10 +244,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
         Exit::misused("a batch of 0 blocks was asked for: it must have at least one")
     );
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
-    for (nth, number) in args.threads.iter().enumerate() {
-        let message = || Exit::misused(format!("--threads: {number} is given twice"));
-        ensure!(!args.threads[..nth].contains(number), message());
-    }
+    list::refuse_twice("--threads", &args.threads)?;
     let threads = args.threads.iter().copied().max().unwrap_or(1);
     ensure!(
         asked >= threads,

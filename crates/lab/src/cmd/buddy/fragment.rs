@@ -13,6 +13,7 @@ use hectare_buddy::{HUGE_ORDER, Order};
 use super::picture::Occupancy;
 use super::subjects::{Job, Subject};
 use super::{Common, Exit, PLOT_ALONE};
+use crate::list;
 use crate::report::{Report, Row, Series};
 use crate::within::{number, within};
 
@@ -124,6 +125,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             Exit::misused(format!("a load of {load} %: give one from 1 to 99"))
         );
     }
+    list::refuse_twice("--load", &args.load)?;
     let mut report = Report::new("buddy fragment");
     report.parameter("frames", args.frames);
     report.parameter("rounds", args.rounds);

@@ -11,6 +11,7 @@ use anyhow::Context;
 use hectare_pages::{Counted, Os};
 use hectare_tlsf::{Growing, GrowthPolicy};
 
+use crate::list;
 use crate::output::Outputs;
 use crate::report::{Report, Row, Series};
 use crate::within::within;
@@ -52,6 +53,7 @@ type Write = (usize, usize);
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    list::refuse_twice("--regions", &args.regions)?;
     let writes = writes(args);
     let mut report = Report::new("tlsf regions");
     report.parameter("pages", args.pages as u64);
