@@ -10,12 +10,12 @@
 //!    operations. This part is the same for every subject.
 //! 3. Cache misses are those in valgrind's model of this machine's first and last level, in all.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
-use super::{Outcome, Parameters};
+use super::{Outcome, Parameters, last_line};
 use crate::cmd::child::ChildRecord;
 use crate::report::{Report, Row};
 use crate::scratch::Scratch;
@@ -24,16 +24,6 @@ use crate::subject::Subject;
 /// A program takes some fifty times as long under callgrind, so this many times fewer operations
 /// are done.
 const FEWER: u64 = 50;
-
-/// Whether valgrind can be started.
-pub(crate) fn is_here() -> bool {
-    Command::new("valgrind")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-}
 
 /// Counts one workload on every subject. `ops` are the operations of a timed run.
 ///
@@ -88,7 +78,7 @@ pub(crate) fn count(
 /// When `many` has not done more.
 fn more_ops(name: &str, few: &Outcome, many: &Outcome) -> anyhow::Result<u64> {
     let more = many.ops.saturating_sub(few.ops);
-    anyhow::ensure!(more > 0, "`{name}` does not do more when it is asked for more");
+    ensure!(more > 0, "`{name}` does not do more when it is asked for more");
     Ok(more)
 }
 
@@ -101,8 +91,14 @@ pub(super) struct Counts {
     pub(super) last_level_misses: u64,
 }
 
-/// This command under callgrind with `options`, writing to `file`. The caller adds the arguments.
-pub(super) fn valgrind(file: &Path, options: &[&str]) -> anyhow::Result<Command> {
+/// Runs this command under callgrind with `options`, and with the arguments that `complete` adds.
+/// Returns its output and the profile.
+fn profiled(
+    options: &[&str],
+    complete: impl FnOnce(&mut Command),
+) -> anyhow::Result<(Output, anyhow::Result<String>)> {
+    let scratch = Scratch::new()?;
+    let file = scratch.path().join("callgrind.out");
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--cache-sim=yes", "--compress-strings=no"])
@@ -110,8 +106,28 @@ pub(super) fn valgrind(file: &Path, options: &[&str]) -> anyhow::Result<Command>
         .arg(format!("--callgrind-out-file={}", file.display()))
         .args(options)
         .arg(std::env::current_exe().context("finding this executable")?)
-        .env_remove("LD_PRELOAD");
-    Ok(command)
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null());
+    complete(&mut command);
+    let needed = "valgrind is needed to count instructions, and cannot be started";
+    let output = command.output().context(needed)?;
+    Ok((output, std::fs::read_to_string(&file).context("reading callgrind's output")))
+}
+
+/// The same for a study of `subject`, which must not fail. Returns the profile.
+pub(super) fn profile_of_study(
+    subject: &str,
+    options: &[&str],
+    complete: impl FnOnce(&mut Command),
+) -> anyhow::Result<String> {
+    let (output, profile) = profiled(options, complete)?;
+    ensure!(
+        output.status.success(),
+        "{subject} under valgrind ended with {}: {}",
+        output.status,
+        last_line(&output.stderr)
+    );
+    profile
 }
 
 fn run(
@@ -119,27 +135,18 @@ fn run(
     parameters: &Parameters,
     subject: &Subject,
 ) -> anyhow::Result<(Counts, Outcome)> {
-    let scratch = Scratch::new()?;
-    let file = scratch.path().join("callgrind.out");
-    let mut command = valgrind(&file, &[])?;
-    command
-        .args(["child", "--fd", "1", "bench", name])
-        .arg(serde_json::to_string(parameters)?)
-        .envs(subject.environment());
-    if let Some(library) = &subject.library {
-        command.env("LD_PRELOAD", library);
-    }
-    let output = command.stdin(Stdio::null()).output().context("starting valgrind")?;
-    let outcome = ChildRecord::outcome(&output.stdout).with_context(|| {
-        let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("").to_owned();
-        format!("{} in {name} under valgrind ({}) {last}", subject.name, output.status)
+    let parameters = serde_json::to_string(parameters)?;
+    let (output, profile) = profiled(&[], |command| {
+        command.args(["child", "--fd", "1", "bench", name, &parameters]);
+        command.envs(subject.environment());
+        command.envs(subject.library.as_ref().map(|library| ("LD_PRELOAD", library)));
     })?;
-    let text = std::fs::read_to_string(&file).context("reading callgrind's output")?;
-    let object = match &subject.library {
-        Some(library) => library.clone(),
-        None => PathBuf::from("libc.so.6"),
-    };
-    Ok((parse(&text, &object)?, outcome))
+    let outcome = ChildRecord::outcome(&output.stdout).with_context(|| {
+        let (status, last) = (output.status, last_line(&output.stderr));
+        format!("{} in {name} under valgrind ({status}) {last}", subject.name)
+    })?;
+    let object = subject.library.as_deref().unwrap_or(Path::new("libc.so.6"));
+    Ok((parse(&profile?, object)?, outcome))
 }
 
 /// Sums of a callgrind profile with uncompressed names and positions. `object` is the library,
@@ -178,7 +185,7 @@ pub(super) fn parse(text: &str, object: &Path) -> anyhow::Result<Counts> {
             }
         }
     }
-    anyhow::ensure!(events.contains(&"Ir"), "callgrind's output names no events");
+    ensure!(events.contains(&"Ir"), "callgrind's output names no events");
     Ok(counts)
 }
 

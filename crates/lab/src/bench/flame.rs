@@ -14,7 +14,7 @@ use inferno::collapse::Collapse;
 use inferno::collapse::perf::{Folder, Options as FoldOptions};
 use inferno::flamegraph::{self, Options};
 
-use super::Parameters;
+use super::{Parameters, last_line};
 use crate::cmd::child::ChildRecord;
 use crate::output::place::{self, Kind};
 use crate::say::counted;
@@ -23,13 +23,6 @@ use crate::subject::Subject;
 
 /// Samples a second: enough for half a second of work, and not in step with a timer's rate.
 const SAMPLES_PER_S: u32 = 1999;
-
-/// Whether perf can be started.
-pub(crate) fn is_here() -> bool {
-    let mut command = Command::new("perf");
-    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
-}
 
 /// How much timed work a graph needs, ns.
 const ENOUGH_NS: u64 = 1_000_000_000;
@@ -116,8 +109,7 @@ fn sample(
         .arg(serde_json::to_string(parameters)?)
         .env_remove("LD_PRELOAD");
     let output = record.stdin(Stdio::null()).output().context("starting perf")?;
-    let last = |text: &[u8]| String::from_utf8_lossy(text).lines().last().unwrap_or("").to_owned();
-    ensure!(output.status.success(), "perf record of {name}: {}", last(&output.stderr));
+    ensure!(output.status.success(), "perf record of {name}: {}", last_line(&output.stderr));
     let outcome = ChildRecord::outcome(&output.stdout)
         .with_context(|| format!("{} in {name} under perf", subject.name))?;
     let window = outcome.window.with_context(|| format!("{name} has no timed section"))?;
@@ -127,7 +119,7 @@ fn sample(
         .arg(&data)
         .output()
         .context("starting perf script")?;
-    ensure!(script.status.success(), "perf script: {}", last(&script.stderr));
+    ensure!(script.status.success(), "perf script: {}", last_line(&script.stderr));
     stacks.extend(script.stdout);
     Ok(window.end_ns - window.start_ns)
 }

@@ -17,6 +17,7 @@
 //!    `Vec`s and `Box`es never touch that heap (see the global allocator in `main.rs`).
 
 use std::collections::BTreeMap;
+use std::process::Stdio;
 
 use anyhow::Context;
 use indexmap::IndexMap;
@@ -361,6 +362,18 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry::Study(&stress::Stress),
     Entry::Study(&pools::Pools),
 ];
+
+/// Whether a tool can be started.
+pub(crate) fn is_installed(tool: &str) -> bool {
+    let mut command = std::process::Command::new(tool);
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// The last line of what a tool has said.
+fn last_line(said: &[u8]) -> String {
+    String::from_utf8_lossy(said).lines().last().unwrap_or_default().to_owned()
+}
 
 /// The entry of that name.
 ///

@@ -275,18 +275,17 @@ fn tell_parts(report: &mut Report, parts: &IndexMap<String, String>) {
 
 /// Instructions of one workload on every subject.
 fn count(args: &Args, name: &str, parameters: &Parameters) -> anyhow::Result<()> {
-    if !callgrind::is_here() {
-        bail!("--callgrind needs valgrind, which is not installed");
-    }
+    anyhow::ensure!(
+        bench::is_installed("valgrind"),
+        "--callgrind needs valgrind, which is not installed"
+    );
     let subjects = args.contest.chosen()?;
     args.contest.outputs.deliver(&callgrind::count(name, parameters, &subjects)?)
 }
 
 /// A flame graph of one workload for every subject.
 fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> anyhow::Result<()> {
-    if !flame::is_here() {
-        bail!("--flame needs perf, which is not installed");
-    }
+    anyhow::ensure!(bench::is_installed("perf"), "--flame needs perf, which is not installed");
     std::fs::create_dir_all(folder)
         .with_context(|| format!("--flame {}: it must be a folder", folder.display()))
         .or_misused()?;

@@ -6,14 +6,10 @@
 //! pool's calls themselves is reported beside it.
 
 use std::path::Path;
-use std::process::Stdio;
-
-use anyhow::{Context, ensure};
 
 use super::Args;
 use crate::bench::callgrind;
 use crate::report::{Report, Row};
-use crate::scratch::Scratch;
 
 /// A program takes some fifty times as long under callgrind, so this many times fewer steps are
 /// done. A step's counts, unlike its time, hardly vary.
@@ -24,10 +20,6 @@ const FEWER: usize = 10;
 /// # Errors
 /// When valgrind is missing, or a run under it fails.
 pub(super) fn count(args: &Args) -> anyhow::Result<Report> {
-    ensure!(
-        callgrind::is_here(),
-        "valgrind is needed to count instructions, and cannot be started"
-    );
     let mut report = Report::new("bench pools --callgrind");
     let steps = (args.steps / FEWER).max(1);
     report.parameter("slots", args.slots);
@@ -58,23 +50,13 @@ pub(super) fn count(args: &Args) -> anyhow::Result<Report> {
 
 /// Runs one pool under callgrind. Returns the profile.
 fn run(args: &Args, spec: &str, range: (usize, usize), steps: usize) -> anyhow::Result<String> {
-    let scratch = Scratch::new()?;
-    let file = scratch.path().join("callgrind.out");
-    let output = callgrind::valgrind(&file, &["--toggle-collect=*take_steps*"])?
-        .args(["bench", "pools", "--", "--runs", "1", "--threads", "1"])
-        .args(["--pools", spec, "--range", &format!("{}..{}", range.0, range.1)])
-        .args(["--slots", &args.slots.to_string(), "--steps", &steps.to_string()])
-        .args(["--seed", &args.seed.to_string()])
-        .stdin(Stdio::null())
-        .output()
-        .context("starting valgrind")?;
-    ensure!(
-        output.status.success(),
-        "{spec} under valgrind ended with {}: {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no word")
-    );
-    std::fs::read_to_string(&file).context("reading callgrind's output")
+    callgrind::profile_of_study(spec, &["--toggle-collect=*take_steps*"], |command| {
+        command
+            .args(["bench", "pools", "--", "--runs", "1", "--threads", "1"])
+            .args(["--pools", spec, "--range", &format!("{}..{}", range.0, range.1)])
+            .args(["--slots", &args.slots.to_string(), "--steps", &steps.to_string()])
+            .args(["--seed", &args.seed.to_string()]);
+    })
 }
 
 /// Instructions of a pool's method, with everything it calls: the line after `calls=` is the cost

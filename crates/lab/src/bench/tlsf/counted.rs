@@ -6,15 +6,13 @@
 //! harness it includes only the loop over the operations.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 use super::Args;
 use super::subjects::Who;
 use crate::bench::callgrind;
 use crate::report::{Report, Row};
-use crate::scratch::Scratch;
 
 /// The ranges to count unless one is asked for.
 const RANGES: [(usize, usize); 4] = [(16, 80), (128, 192), (512, 576), (1, 2048)];
@@ -27,10 +25,6 @@ const FIRST_LEVEL: &str = "--D1=49152,12,64";
 /// # Errors
 /// When valgrind is missing, or a run under it fails.
 pub(super) fn count(args: &Args, whos: &[Who]) -> anyhow::Result<Report> {
-    ensure!(
-        callgrind::is_here(),
-        "valgrind is needed to count instructions, and cannot be started"
-    );
     let mut report = Report::new("bench tlsf --callgrind");
     report.parameter("slots", args.slots as u64);
     report.parameter("ops", args.ops as u64);
@@ -68,27 +62,18 @@ fn run(
     who: &Who,
     (low, high): (usize, usize),
 ) -> anyhow::Result<BTreeMap<String, u64>> {
-    let scratch = Scratch::new()?;
-    let file = scratch.path().join("callgrind.out");
     let options = ["--toggle-collect=*execute_timed*", "--branch-sim=yes", FIRST_LEVEL];
-    let mut command = callgrind::valgrind(&file, &options)?;
-    command
-        .args(["bench", "tlsf", "--", "--rounds", "1", "--only", who.name()])
-        .args(["--range", &format!("{low}..{high}"), "--seed", &args.seed.to_string()])
-        .args(["--slots", &args.slots.to_string(), "--ops", &args.ops.to_string()])
-        .args(["--arena-mib", &args.arena_mib.to_string()]);
-    for library in &args.libraries {
-        command.arg("--library").arg(library);
-    }
-    let output = command.stdin(Stdio::null()).output().context("starting valgrind")?;
-    ensure!(
-        output.status.success(),
-        "{} under valgrind ended with {}: {}",
-        who.name(),
-        output.status,
-        String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no word")
-    );
-    totals(&std::fs::read_to_string(&file).context("reading callgrind's output")?)
+    let profile = callgrind::profile_of_study(who.name(), &options, |command| {
+        command
+            .args(["bench", "tlsf", "--", "--rounds", "1", "--only", who.name()])
+            .args(["--range", &format!("{low}..{high}"), "--seed", &args.seed.to_string()])
+            .args(["--slots", &args.slots.to_string(), "--ops", &args.ops.to_string()])
+            .args(["--arena-mib", &args.arena_mib.to_string()]);
+        for library in &args.libraries {
+            command.arg("--library").arg(library);
+        }
+    })?;
+    totals(&profile)
 }
 
 /// The sums at the end of a callgrind profile, by the names of the events.
