@@ -112,16 +112,9 @@ pub(crate) fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::{ENTRIES, Entry, Table};
+    use crate::bench::{Table, workloads};
 
     const MEMORY_BYTES: u64 = 16 << 30;
-
-    fn workloads() -> impl Iterator<Item = &'static dyn Workload> {
-        ENTRIES.iter().filter_map(|entry| match entry {
-            Entry::Workload(workload) => Some(*workload),
-            Entry::Study(_) => None,
-        })
-    }
 
     #[test]
     fn what_the_workloads_run_with_is_within_their_domains() {

@@ -363,6 +363,14 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry::Study(&pools::Pools),
 ];
 
+/// The workloads among the entries.
+pub(crate) fn workloads() -> impl Iterator<Item = &'static dyn Workload> {
+    ENTRIES.iter().filter_map(|entry| match entry {
+        Entry::Workload(workload) => Some(*workload),
+        Entry::Study(_) => None,
+    })
+}
+
 /// Whether a tool can be started.
 pub(crate) fn is_installed(tool: &str) -> bool {
     let mut command = std::process::Command::new(tool);
@@ -427,13 +435,6 @@ mod tests {
             }
         }
         small
-    }
-
-    fn workloads() -> impl Iterator<Item = &'static dyn Workload> {
-        ENTRIES.iter().filter_map(|entry| match entry {
-            Entry::Workload(workload) => Some(*workload),
-            Entry::Study(_) => None,
-        })
     }
 
     #[test]

@@ -343,9 +343,8 @@ fn case(name: &str, parameters: Parameters, telling: &[String]) -> Case {
 /// The rows of a table: those of every workload, distinguished by what differs.
 fn every_row(table: Table) -> Vec<Case> {
     let mut cases = Vec::new();
-    for entry in bench::ENTRIES {
-        let Entry::Workload(workload) = entry else { continue };
-        let rows = table.rows(*workload);
+    for workload in bench::workloads() {
+        let rows = table.rows(workload);
         let differs =
             |key: &&String| rows.iter().any(|row| row.more.get(*key) != rows[0].more.get(*key));
         for row in &rows {
@@ -417,12 +416,11 @@ mod tests {
     fn the_help_names_the_workloads_that_all_leaves_out() {
         let help = Command::command().render_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-        let has_no_rows = |entry: &&Entry| {
-            let Entry::Workload(workload) = entry else { return false };
+        let has_no_rows = |workload: &&dyn Workload| {
             Table::EACH.iter().all(|table| table.rows(*workload).is_empty())
         };
-        let left_out = bench::ENTRIES.iter().filter(has_no_rows);
-        let left_out: Vec<_> = left_out.map(|entry| format!("`{}`", entry.name())).collect();
+        let left_out = bench::workloads().filter(has_no_rows);
+        let left_out: Vec<_> = left_out.map(|workload| format!("`{}`", workload.name())).collect();
         let [first @ .., last] = &left_out[..] else { panic!("none is left out") };
         let named = format!(
             "every workload but those that only `published` has, {} and {last}",
