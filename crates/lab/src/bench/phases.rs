@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::script::{Step, drain, empty_slots, execute_counted};
+use super::script::{Draft, Step, drain, empty_slots, execute_counted};
 use super::{Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, script, team};
 use crate::measure::{Window, resident_bytes};
 
@@ -95,37 +95,34 @@ fn script(parameters: &Parameters, top_bytes: u64, phases: usize) -> (Vec<Step>,
     let mut peak = 0;
     for phase in 0..phases {
         server.mix = MIXES[phase % MIXES.len()];
-        while server.live < top_bytes {
+        while server.draft.live_bytes < top_bytes {
             server.open_session();
         }
         for _ in 0..parameters.ops as usize / SESSION {
             server.open_session();
-            while server.live > top_bytes {
+            while server.draft.live_bytes > top_bytes {
                 server.close_session();
             }
         }
-        peak = peak.max(server.live);
-        while server.live > top_bytes / 5 && !server.sessions.is_empty() {
+        peak = peak.max(server.draft.live_bytes);
+        while server.draft.live_bytes > top_bytes / 5 && !server.sessions.is_empty() {
             server.close_session();
         }
         server.forget();
     }
-    (server.steps, server.sizes.len(), peak)
+    let slots = server.draft.slots();
+    (server.draft.steps, slots, peak)
 }
 
 /// Writes the script of a server whose objects belong to sessions.
 struct Server {
     random: fastrand::Rng,
     mix: (u32, u32),
-    steps: Vec<Step>,
-    /// The size of each slot's object, 0 if the slot is empty.
-    sizes: Vec<u32>,
-    empty: Vec<u32>,
+    draft: Draft,
     /// Slots of each open session.
     sessions: Vec<Vec<u32>>,
     /// Slots of objects left by closed sessions: in this phase, and in the one before.
     left: [Vec<u32>; 2],
-    live: u64,
 }
 
 impl Server {
@@ -133,29 +130,16 @@ impl Server {
         Self {
             random,
             mix: MIXES[0],
-            steps: Vec::new(),
-            sizes: Vec::new(),
-            empty: Vec::new(),
+            draft: Draft::default(),
             sessions: Vec::new(),
             left: [Vec::new(), Vec::new()],
-            live: 0,
         }
     }
 
     fn open_session(&mut self) {
-        let mut session = Vec::with_capacity(SESSION);
-        for _ in 0..SESSION {
-            let size_bytes = self.random.u32(self.mix.0..=self.mix.1);
-            let slot = self.empty.pop().unwrap_or_else(|| {
-                self.sizes.push(0);
-                self.sizes.len() as u32 - 1
-            });
-            self.sizes[slot as usize] = size_bytes;
-            self.live += u64::from(size_bytes);
-            self.steps.push(Step { slot, size_bytes });
-            session.push(slot);
-        }
-        self.sessions.push(session);
+        let (smallest, largest) = self.mix;
+        let object = |_| self.draft.allocate(self.random.u32(smallest..=largest));
+        self.sessions.push((0..SESSION).map(object).collect());
     }
 
     /// Closes a random session; one of its objects stays (a cache entry, a statistic).
@@ -164,21 +148,15 @@ impl Server {
         let mut session = self.sessions.swap_remove(at);
         let stays = session.swap_remove(self.random.usize(0..session.len()));
         self.left[0].push(stays);
-        session.into_iter().for_each(|slot| self.free(slot));
+        session.into_iter().for_each(|slot| self.draft.free(slot));
     }
 
     /// At the end of a phase, frees the objects that sessions of the phase before left.
     fn forget(&mut self) {
-        for slot in std::mem::take(&mut self.left[1]) {
-            self.free(slot);
+        for slot in self.left[1].drain(..) {
+            self.draft.free(slot);
         }
         self.left.swap(0, 1);
-    }
-
-    fn free(&mut self, slot: u32) {
-        self.live -= u64::from(std::mem::take(&mut self.sizes[slot as usize]));
-        self.empty.push(slot);
-        self.steps.push(Step { slot, size_bytes: 0 });
     }
 }
 

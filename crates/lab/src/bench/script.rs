@@ -14,6 +14,52 @@ pub(super) struct Step {
     pub(super) size_bytes: u32,
 }
 
+/// A script that is being written: its steps, and what they have left in the slots.
+#[derive(Default)]
+pub(super) struct Draft {
+    pub(super) steps: Vec<Step>,
+    /// The size of each slot's object, 0 if the slot is empty.
+    sizes: Vec<u32>,
+    empty: Vec<u32>,
+    /// The sum of the sizes.
+    pub(super) live_bytes: u64,
+}
+
+impl Draft {
+    /// Fills the slot that was emptied last, or a new one. Returns it.
+    pub(super) fn allocate(&mut self, size_bytes: u32) -> u32 {
+        let slot = self.empty.pop().unwrap_or_else(|| {
+            self.sizes.push(0);
+            self.sizes.len() as u32 - 1
+        });
+        self.step(slot, size_bytes);
+        slot
+    }
+
+    /// Empties a slot.
+    pub(super) fn free(&mut self, slot: u32) {
+        self.step(slot, 0);
+        self.empty.push(slot);
+    }
+
+    /// Writes any other step for a slot that is not empty, and stays so.
+    pub(super) fn step(&mut self, slot: u32, size_bytes: u32) {
+        let was_bytes = std::mem::replace(&mut self.sizes[slot as usize], size_bytes);
+        self.live_bytes = self.live_bytes - u64::from(was_bytes) + u64::from(size_bytes);
+        self.steps.push(Step { slot, size_bytes });
+    }
+
+    /// The size of the object in a slot.
+    pub(super) fn size_bytes(&self, slot: u32) -> u32 {
+        self.sizes[slot as usize]
+    }
+
+    /// How many slots the steps need.
+    pub(super) fn slots(&self) -> usize {
+        self.sizes.len()
+    }
+}
+
 /// `count` replacements of a random slot by an object of a random size.
 pub(super) fn replacements(
     random: &mut fastrand::Rng,

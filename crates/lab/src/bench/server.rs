@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::heap::Object;
-use super::script::{Step, drain, empty_slots, execute_counted};
+use super::script::{Draft, Step, drain, empty_slots, execute_counted};
 use super::{Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, script, team};
 use crate::measure::{Window, resident_bytes};
 use crate::threads;
@@ -252,17 +252,18 @@ impl Script {
         let mut author = Author { random, ..Author::default() };
         let mut begins = Vec::with_capacity(TICKS + 1);
         for tick in 0..TICKS {
-            begins.push(author.steps.len());
+            begins.push(author.draft.steps.len());
             let (from, to, values) = HOURS[tick * HOURS.len() / TICKS];
             let within = (tick * HOURS.len() % TICKS) as u64;
             let load = (from * (TICKS as u64 - within) + to * within) / TICKS as u64;
             let target = top_bytes * load / 100;
-            while author.steps.len() < ops * (tick + 1) / TICKS {
+            while author.draft.steps.len() < ops * (tick + 1) / TICKS {
                 author.write_event(target, values);
             }
         }
-        begins.push(author.steps.len());
-        Self { steps: author.steps, begins, slots: author.sizes.len() }
+        begins.push(author.draft.steps.len());
+        let slots = author.draft.slots();
+        Self { steps: author.draft.steps, begins, slots }
     }
 
     /// The steps of a tick of the day, and the place of the first.
@@ -279,10 +280,7 @@ type Group = Vec<u32>;
 #[derive(Default)]
 struct Author {
     random: fastrand::Rng,
-    steps: Vec<Step>,
-    /// The size of each slot's object, 0 if the slot is empty.
-    sizes: Vec<u32>,
-    empty: Vec<u32>,
+    draft: Draft,
     sessions: Vec<Group>,
     sessions_bytes: u64,
     /// The groups of the cache, the oldest first.
@@ -330,7 +328,7 @@ impl Author {
     }
 
     fn bytes_of(&self, group: &Group) -> u64 {
-        group.iter().map(|&slot| u64::from(self.sizes[slot as usize])).sum()
+        group.iter().map(|&slot| u64::from(self.draft.size_bytes(slot))).sum()
     }
 
     fn allocate_for_request(&mut self) -> u32 {
@@ -339,22 +337,11 @@ impl Author {
     }
 
     fn allocate(&mut self, sizes: (u32, u32)) -> u32 {
-        let size_bytes = self.random.u32(sizes.0..=sizes.1);
-        let slot = self.empty.pop().unwrap_or_else(|| {
-            self.sizes.push(0);
-            self.sizes.len() as u32 - 1
-        });
-        self.sizes[slot as usize] = size_bytes;
-        self.steps.push(Step { slot, size_bytes });
-        slot
+        self.draft.allocate(self.random.u32(sizes.0..=sizes.1))
     }
 
     fn free(&mut self, group: Group) {
-        for slot in group {
-            self.sizes[slot as usize] = 0;
-            self.empty.push(slot);
-            self.steps.push(Step { slot, size_bytes: 0 });
-        }
+        group.into_iter().for_each(|slot| self.draft.free(slot));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::program::{FULL_PERCENT, Kind, Pattern, Phase};
-use crate::bench::script::Step;
+use crate::bench::script::{Draft, Step};
 
 /// A phase may take as long as writing, this many times over, the most that may be live.
 const WORK_TIMES: u64 = 5;
@@ -49,18 +49,19 @@ impl Script {
         let mut author = Author { random, top_bytes, ..Author::default() };
         let mut parts = Vec::with_capacity(program.len());
         for phase in program {
-            let begin = author.steps.len();
-            author.peak_bytes = author.live_bytes;
+            let begin = author.draft.steps.len();
+            author.peak_bytes = author.draft.live_bytes;
             author.ops_left = ops;
             author.work_left_bytes = WORK_TIMES * top_bytes;
             author.write_phase(phase);
             parts.push(Part {
-                steps: begin..author.steps.len(),
-                live_bytes: author.live_bytes,
+                steps: begin..author.draft.steps.len(),
+                live_bytes: author.draft.live_bytes,
                 peak_bytes: author.peak_bytes,
             });
         }
-        Self { steps: author.steps, parts, slots: author.sizes.len() }
+        let slots = author.draft.slots();
+        Self { steps: author.draft.steps, parts, slots }
     }
 }
 
@@ -68,15 +69,11 @@ impl Script {
 struct Author {
     random: fastrand::Rng,
     top_bytes: u64,
-    steps: Vec<Step>,
-    /// The size of each slot's object, 0 if the slot is empty.
-    sizes: Vec<u32>,
+    draft: Draft,
     /// The step by which each slot was filled.
     births: Vec<usize>,
-    /// The slots that hold an object, and the others.
+    /// The slots that hold an object.
     full: Vec<u32>,
-    empty: Vec<u32>,
-    live_bytes: u64,
     peak_bytes: u64,
     ops_left: u64,
     work_left_bytes: u64,
@@ -98,7 +95,8 @@ impl Author {
         // they are small.
         self.work_left_bytes = u64::MAX;
         while let Some(size_bytes) = self.next_size(phase) {
-            if self.live_bytes > 0 && self.live_bytes + u64::from(size_bytes) > target_bytes {
+            let live_bytes = self.draft.live_bytes;
+            if live_bytes > 0 && live_bytes + u64::from(size_bytes) > target_bytes {
                 break;
             }
             self.allocate(size_bytes);
@@ -109,9 +107,9 @@ impl Author {
         let mut oldest_first = std::mem::take(&mut self.full);
         oldest_first.sort_unstable_by_key(|&slot| self.births[slot as usize]);
         for nth in pattern.choose(oldest_first.len(), percent, &mut self.random) {
-            self.step(oldest_first[nth], 0);
+            self.draft.free(oldest_first[nth]);
         }
-        oldest_first.retain(|&slot| self.sizes[slot as usize] > 0);
+        oldest_first.retain(|&slot| self.draft.size_bytes(slot) > 0);
         self.full = oldest_first;
     }
 
@@ -121,13 +119,12 @@ impl Author {
             let Some(size_bytes) = self.next_size(phase) else { break };
             let slot = self.full[self.random.usize(0..self.full.len())];
             if !phase.kind.resizes() {
-                self.births[slot as usize] = self.steps.len();
+                self.births[slot as usize] = self.draft.steps.len();
             }
-            self.step(slot, size_bytes);
-            while self.live_bytes > self.full_bytes() {
+            self.change_size(slot, size_bytes);
+            while self.draft.live_bytes > self.full_bytes() {
                 let at = self.random.usize(0..self.full.len());
-                let slot = self.full.swap_remove(at);
-                self.step(slot, 0);
+                self.draft.free(self.full.swap_remove(at));
             }
         }
     }
@@ -142,11 +139,11 @@ impl Author {
             let slot = self.allocate(size_bytes);
             while size_bytes < end_bytes && self.can_pay(phase, size_bytes) {
                 size_bytes = (size_bytes + size_bytes / 2).min(end_bytes);
-                self.step(slot, size_bytes);
+                self.change_size(slot, size_bytes);
             }
-            if nth % VECTORS_KEPT != 0 || self.live_bytes > self.full_bytes() {
+            if nth % VECTORS_KEPT != 0 || self.draft.live_bytes > self.full_bytes() {
                 self.full.pop();
-                self.step(slot, 0);
+                self.draft.free(slot);
             }
         }
     }
@@ -157,12 +154,12 @@ impl Author {
             for _ in 0..self.random.usize(BURST.0..=BURST.1) {
                 let Some(size_bytes) = self.next_size(phase) else { break };
                 self.allocate(size_bytes);
-                if self.live_bytes > self.top_bytes {
+                if self.draft.live_bytes > self.top_bytes {
                     break;
                 }
             }
             for slot in self.full.split_off(kept) {
-                self.step(slot, 0);
+                self.draft.free(slot);
             }
         }
     }
@@ -187,26 +184,19 @@ impl Author {
 
     /// Fills an empty slot, which becomes the last of `full`.
     fn allocate(&mut self, size_bytes: u32) -> u32 {
-        let slot = self.empty.pop().unwrap_or_else(|| {
-            self.sizes.push(0);
-            self.births.push(0);
-            self.sizes.len() as u32 - 1
-        });
-        self.births[slot as usize] = self.steps.len();
+        let birth = self.draft.steps.len();
+        let slot = self.draft.allocate(size_bytes);
+        self.births.resize(self.draft.slots(), 0);
+        self.births[slot as usize] = birth;
         self.full.push(slot);
-        self.step(slot, size_bytes);
+        self.peak_bytes = self.peak_bytes.max(self.draft.live_bytes);
         slot
     }
 
-    /// Writes a step. The caller has taken a slot that is emptied out of `full`.
-    fn step(&mut self, slot: u32, size_bytes: u32) {
-        let was_bytes = std::mem::replace(&mut self.sizes[slot as usize], size_bytes);
-        self.live_bytes = self.live_bytes - u64::from(was_bytes) + u64::from(size_bytes);
-        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
-        if size_bytes == 0 {
-            self.empty.push(slot);
-        }
-        self.steps.push(Step { slot, size_bytes });
+    /// Replaces or resizes the object in a slot.
+    fn change_size(&mut self, slot: u32, size_bytes: u32) {
+        self.draft.step(slot, size_bytes);
+        self.peak_bytes = self.peak_bytes.max(self.draft.live_bytes);
     }
 
     /// The most bytes that may stay live.
