@@ -137,27 +137,28 @@ fn field(table: &str, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn available_is_what_the_machine_and_the_control_groups_leave() {
-        let root = std::env::temp_dir().join(format!("hectare-available-{}", std::process::id()));
+        let scratch = Scratch::new().unwrap();
+        let root = scratch.path();
         let write = |path: &str, text: &str| {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        assert_eq!(available_bytes(&root), 0);
+        assert_eq!(available_bytes(root), 0);
         write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n");
         write("proc/self/cgroup", "0::/outer/inner\n");
-        assert_eq!(available_bytes(&root), 8000 * 1024);
+        assert_eq!(available_bytes(root), 8000 * 1024);
         write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
         write("sys/fs/cgroup/outer/inner/memory.current", "1000\n");
-        assert_eq!(available_bytes(&root), 8000 * 1024);
+        assert_eq!(available_bytes(root), 8000 * 1024);
         write("sys/fs/cgroup/outer/memory.max", "50000\n");
         write("sys/fs/cgroup/outer/memory.current", "20000\n");
-        assert_eq!(available_bytes(&root), 30_000);
+        assert_eq!(available_bytes(root), 30_000);
         write("sys/fs/cgroup/outer/memory.stat", "anon 5000\ninactive_file 12000\n");
-        assert_eq!(available_bytes(&root), 42_000);
-        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(available_bytes(root), 42_000);
     }
 }

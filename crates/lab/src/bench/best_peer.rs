@@ -346,6 +346,7 @@ fn aligned(lines: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     fn row(subject: &str, workload: &str, time_ns: &[f64], memory: f64) -> Row {
         Row::new(subject, workload)
@@ -395,20 +396,16 @@ mod tests {
         assert!(close(a.unwrap().number("time_to_best_peer_ratio_low"), 0.5));
     }
 
-    /// Merges records from a folder that is removed with the test.
-    fn merged_records(name: &str, records: &[Report]) -> anyhow::Result<Report> {
-        let folder =
-            std::env::temp_dir().join(format!("hectare-peer-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+    /// Merges records that it writes into files.
+    fn merged_records(records: &[Report]) -> anyhow::Result<Report> {
+        let folder = Scratch::new().unwrap();
         let place = |(nth, record): (usize, &Report)| {
-            let path = folder.join(format!("{nth}.json"));
+            let path = folder.path().join(format!("{nth}.json"));
             std::fs::write(&path, serde_json::to_vec(record).unwrap()).unwrap();
             path
         };
         let files: Vec<PathBuf> = records.iter().enumerate().map(place).collect();
-        let report = merged("bench all", &files);
-        std::fs::remove_dir_all(&folder).unwrap();
-        report
+        merged("bench all", &files)
     }
 
     #[test]
@@ -419,7 +416,7 @@ mod tests {
         // The ratio of the medians is 0.5. Pairing the rounds, which are unrelated, would give 0.6.
         second.rows[0].figures["time_ns_runs"] = vec![60.0, 55.0, 72.0].into();
         second.rows[0].figures["time_ns"] = 55.0.into();
-        let mut report = merged_records("two", &[first.clone(), second.clone()]).unwrap();
+        let mut report = merged_records(&[first.clone(), second.clone()]).unwrap();
         judge(&mut report);
         let row = |subject: &str| report.rows.iter().find(|row| row.subject == subject).unwrap();
         assert!(close(row("hectare").number("time_to_best_peer_ratio"), 0.5));
@@ -428,13 +425,13 @@ mod tests {
 
         second.machine.kernel.push_str("-other");
         second.machine.memory_bytes += 4096;
-        let refused = merged_records("machine", &[first.clone(), second]).unwrap_err().to_string();
+        let refused = merged_records(&[first.clone(), second]).unwrap_err().to_string();
         assert!(refused.ends_with("settings of it: kernel"), "{refused}");
         let other = Report { verb: "bench a".to_owned(), ..first.clone() };
-        let refused = merged_records("verb", &[first.clone(), other]).unwrap_err().to_string();
+        let refused = merged_records(&[first.clone(), other]).unwrap_err().to_string();
         assert!(refused.ends_with("is a record of `bench a`, not of `bench all`"), "{refused}");
         let other = Report { schema: 2, ..first.clone() };
-        let refused = merged_records("schema", &[first, other]).unwrap_err().to_string();
+        let refused = merged_records(&[first, other]).unwrap_err().to_string();
         assert!(refused.contains("has schema 2"), "{refused}");
     }
 
@@ -453,7 +450,7 @@ mod tests {
             }
         }
         judge(&mut second);
-        let mut report = merged_records("anew", &[first, second]).unwrap();
+        let mut report = merged_records(&[first, second]).unwrap();
         judge(&mut report);
         let ours = |workload: &str| {
             let mut rows = report.rows.iter();
@@ -472,7 +469,7 @@ mod tests {
         for row in &mut second.rows {
             row.figures.insert("broken".to_owned(), "killed by SIGSEGV".into());
         }
-        let mut report = merged_records("broken", &[first, second]).unwrap();
+        let mut report = merged_records(&[first, second]).unwrap();
         judge(&mut report);
         let ratio = report.rows.iter().filter(|row| row.subject == "fast");
         assert!(ratio.clone().count() == 2);

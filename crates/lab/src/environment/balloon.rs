@@ -40,29 +40,19 @@ pub(crate) fn reports_answered(root: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
-    /// A machine with one virtio device, removed when dropped.
-    struct Made(std::path::PathBuf);
-
-    impl Made {
-        fn new(name: &str, device: &str, features: &str, driver: bool) -> Self {
-            let name = format!("hectare-balloon-{}-{name}", std::process::id());
-            let root = std::env::temp_dir().join(name);
-            let folder = root.join("sys/bus/virtio/devices/virtio0");
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join("device"), format!("{device}\n")).unwrap();
-            fs::write(folder.join("features"), format!("{features}\n")).unwrap();
-            if driver {
-                fs::create_dir(folder.join("driver")).unwrap();
-            }
-            Self(root)
+    /// A machine with one virtio device.
+    fn machine(device: &str, features: &str, driver: bool) -> Scratch {
+        let root = Scratch::new().unwrap();
+        let folder = root.path().join("sys/bus/virtio/devices/virtio0");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("device"), format!("{device}\n")).unwrap();
+        fs::write(folder.join("features"), format!("{features}\n")).unwrap();
+        if driver {
+            fs::create_dir(folder.join("driver")).unwrap();
         }
-    }
-
-    impl Drop for Made {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+        root
     }
 
     #[test]
@@ -74,21 +64,21 @@ mod tests {
             ("too-short", "0x0005", "01100", true, false),
             ("network", "0x0001", "01100101", true, false),
         ] {
-            let machine = Made::new(name, device, features, driver);
-            assert_eq!(takes_memory_back(&machine.0), taken_back, "{name}");
+            let machine = machine(device, features, driver);
+            assert_eq!(takes_memory_back(machine.path()), taken_back, "{name}");
         }
         assert!(!takes_memory_back(Path::new("/no/such/folder")));
     }
 
     #[test]
     fn answers_are_counted_over_processors() {
-        let machine = Made::new("answers", "0x0005", "01100101", true);
-        assert_eq!(reports_answered(&machine.0), None);
-        fs::create_dir(machine.0.join("proc")).unwrap();
+        let machine = machine("0x0005", "01100101", true);
+        assert_eq!(reports_answered(machine.path()), None);
+        fs::create_dir(machine.path().join("proc")).unwrap();
         let interrupts = "           CPU0       CPU1\n\
              31:          0       2930 PCI-MSIX-0000:00:01.0   3-edge      virtio0-stats\n\
              32:       4913          7 PCI-MSIX-0000:00:01.0   4-edge      virtio0-reporting_vq\n";
-        fs::write(machine.0.join("proc/interrupts"), interrupts).unwrap();
-        assert_eq!(reports_answered(&machine.0), Some(4920));
+        fs::write(machine.path().join("proc/interrupts"), interrupts).unwrap();
+        assert_eq!(reports_answered(machine.path()), Some(4920));
     }
 }

@@ -182,6 +182,7 @@ fn amount(needed_bytes: u64, available_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     const MIB: u64 = 1 << 20;
 
@@ -196,16 +197,16 @@ mod tests {
 
     #[test]
     fn a_run_waits_for_the_end_of_a_pass_unless_it_ends_before_the_next() {
-        let name = format!("hectare-warmth-{}", std::process::id());
-        let root = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(root.join("proc")).unwrap();
+        let scratch = Scratch::new().unwrap();
+        let root = scratch.path().to_owned();
+        std::fs::create_dir(root.join("proc")).unwrap();
         let interrupts = root.join("proc/interrupts");
         let answer = move |count: u64| {
             std::fs::write(&interrupts, format!("32: {count} edge virtio0-reporting_vq\n"))
                 .unwrap();
         };
         answer(1);
-        let mut warmth = Warmth { root: root.clone(), ..Warmth::default() };
+        let mut warmth = Warmth { root, ..Warmth::default() };
         let mut waited = || {
             let begun = Instant::now();
             warmth.wait_for_peace(PEACE / 2);
@@ -224,7 +225,6 @@ mod tests {
         host.join().unwrap()(3);
         let for_nothing = waited();
         assert!(for_nothing > NO_PASS_DUE, "{for_nothing:?}");
-        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

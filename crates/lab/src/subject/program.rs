@@ -308,6 +308,15 @@ fn why_not_run(path: &Path, name: &str, place: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
+
+    /// An executable file with that text.
+    fn script(folder: &Scratch, name: &str, text: &str) -> PathBuf {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
 
     #[test]
     fn an_ordinary_program_has_no_obstacle() {
@@ -317,96 +326,66 @@ mod tests {
 
     #[test]
     fn a_script_is_followed_to_its_interpreter() {
-        let script = std::env::temp_dir().join(format!("hectare-script-{}", std::process::id()));
-        fs::write(&script, "#!/usr/bin/env -SLANG=C -u HOME sh\necho\n").unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        let found = resolve(script.as_os_str());
-        fs::remove_file(&script).unwrap();
+        let folder = Scratch::new().unwrap();
+        let text = "#!/usr/bin/env -SLANG=C -u HOME sh\necho\n";
+        let found = resolve(script(&folder, "script", text).as_os_str());
         assert_eq!(found.unwrap(), resolve(OsStr::new("sh")).unwrap());
     }
 
     #[test]
     fn what_the_kernel_would_not_start_is_told() {
-        let folder = std::env::temp_dir().join(format!("hectare-start-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let told = |name: &str, text: &str| {
-            let script = folder.join(name);
-            fs::write(&script, text).unwrap();
-            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let folder = Scratch::new().unwrap();
+        let circle = format!("#!{}\n", folder.path().join("circle").display());
+        for (name, text, part) in [
+            ("returns", "#!/bin/sh\r\necho hi\r\n", "end in carriage returns"),
+            ("circle", &circle, "more of them than the kernel follows"),
+            ("plain", "echo hi\n", "plain` may run it)"),
+            ("gone", "#!/no/shell -x\n", "gone is run by `/no/shell`, which is not there"),
+            ("short", "#!sh\n", "run by `sh`, which is looked for in the current folder"),
+            ("folder", "#!/tmp\n", "run by `/tmp`, but `/tmp` is a folder"),
+            ("file", "#!/etc/passwd\n", "but `/etc/passwd` is not executable"),
+            ("nobody", "#! \n", "nobody names no program after `#!`"),
+            ("env", "#!/usr/bin/env -i\n", "names no program after `#!/usr/bin/env`"),
+            ("no-env", "#!/no/env sh\n", "run by `/no/env`, which is not there"),
+            ("in-env", "#!/usr/bin/env no-such\n", "run by `no-such`, which is not"),
+        ] {
+            let script = script(&folder, name, text);
             let found = resolve(script.as_os_str()).and_then(|path| obstacle(&path));
-            format!("{:#}", found.expect_err(name))
-        };
-        let circle = format!("#!{}\n", folder.join("circle").display());
-        let tellings = [
-            ("returns", told("returns", "#!/bin/sh\r\necho hi\r\n"), "end in carriage returns"),
-            ("circle", told("circle", &circle), "more of them than the kernel follows"),
-            ("plain", told("plain", "echo hi\n"), "plain` may run it)"),
-            (
-                "gone",
-                told("gone", "#!/no/shell -x\n"),
-                "gone is run by `/no/shell`, which is not there",
-            ),
-            (
-                "short",
-                told("short", "#!sh\n"),
-                "run by `sh`, which is looked for in the current folder",
-            ),
-            ("folder", told("folder", "#!/tmp\n"), "run by `/tmp`, but `/tmp` is a folder"),
-            ("file", told("file", "#!/etc/passwd\n"), "but `/etc/passwd` is not executable"),
-            ("nobody", told("nobody", "#! \n"), "nobody names no program after `#!`"),
-            ("env", told("env", "#!/usr/bin/env -i\n"), "names no program after `#!/usr/bin/env`"),
-            ("no-env", told("no-env", "#!/no/env sh\n"), "run by `/no/env`, which is not there"),
-            (
-                "in-env",
-                told("in-env", "#!/usr/bin/env no-such\n"),
-                "run by `no-such`, which is not",
-            ),
-        ];
-        let socket = folder.join("socket");
-        let bound = std::os::unix::net::UnixListener::bind(&socket);
-        let refused = resolve(socket.as_os_str()).unwrap_err().to_string();
-        drop(bound);
-        fs::remove_dir_all(&folder).unwrap();
-        for (name, told, part) in tellings {
+            let told = format!("{:#}", found.expect_err(name));
             assert!(told.contains(part), "{name}: {told}");
         }
+        let socket = folder.path().join("socket");
+        let _bound = std::os::unix::net::UnixListener::bind(&socket);
+        let refused = resolve(socket.as_os_str()).unwrap_err().to_string();
         assert!(refused.ends_with("no program"), "{refused}");
     }
 
     #[test]
     fn scripts_are_followed_as_far_as_the_kernel_does() {
-        let folder = std::env::temp_dir().join(format!("hectare-scripts-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let mut interpreter = PathBuf::from("/bin/sh");
-        let mut scripts = Vec::new();
-        for nth in 0..5 {
-            let script = folder.join(format!("script-{nth}"));
-            fs::write(&script, format!("#!{}\n", interpreter.display())).unwrap();
-            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-            interpreter.clone_from(&script);
-            scripts.push(script);
-        }
-        let found: Vec<_> = scripts.iter().map(|script| resolve(script.as_os_str())).collect();
-        let started = std::process::Command::new(&scripts[4]).status();
-        fs::remove_dir_all(&folder).unwrap();
+        let folder = Scratch::new().unwrap();
         let shell = resolve(OsStr::new("/bin/sh")).unwrap();
-        assert!(found.into_iter().all(|program| program.unwrap() == shell));
+        let mut interpreter = PathBuf::from("/bin/sh");
+        for nth in 0..5 {
+            let text = format!("#!{}\n", interpreter.display());
+            interpreter = script(&folder, &format!("script-{nth}"), &text);
+            assert_eq!(resolve(interpreter.as_os_str()).unwrap(), shell);
+        }
+        let started = Command::new(&interpreter).status();
         assert!(started.unwrap().success(), "the kernel follows this one");
     }
 
     #[test]
     fn static_programs_and_own_allocators_are_told() {
-        let folder = std::env::temp_dir().join(format!("hectare-elf-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let source = folder.join("own.c");
+        let folder = Scratch::new().unwrap();
+        let source = folder.path().join("own.c");
         fs::write(
             &source,
             "#include <stddef.h>\nvoid *malloc(size_t n) { (void)n; return 0; }\nint main(void) { return malloc(1) != 0; }\n",
         )
         .unwrap();
         let build = |name: &str, flags: &[&str]| {
-            let path = folder.join(name);
-            let done = std::process::Command::new("cc")
+            let path = folder.path().join(name);
+            let done = Command::new("cc")
                 .args(flags)
                 .arg("-fno-builtin")
                 .arg(&source)
@@ -414,23 +393,22 @@ mod tests {
                 .arg(&path)
                 .output()
                 .unwrap();
-            done.status.success().then_some(path)
+            assert!(done.status.success(), "{name}: {}", String::from_utf8_lossy(&done.stderr));
+            path
         };
-        let own = build("own", &[]).expect("a C compiler");
+        let own = build("own", &[]);
         assert_eq!(obstacle(&own).unwrap(), Some(Obstacle::OwnAllocator(None)));
         let called = |path: &Path| beside_malloc(path.as_os_str());
         assert_eq!(called(&own), None);
-        let renamed = build("renamed", &["-Dmalloc=mi_malloc"]).expect("a C compiler");
+        let renamed = build("renamed", &["-Dmalloc=mi_malloc"]);
         assert_eq!(obstacle(&renamed).unwrap(), None);
         assert!(called(&renamed).is_some_and(|note| note.contains("has mimalloc linked in")));
         // Without a C library, since this machine may have no static one.
-        let flags = ["-static", "-nostdlib", "-Wl,-e,main"];
-        let unlinked = build("static", &flags).expect("a C compiler");
+        let unlinked = build("static", &["-static", "-nostdlib", "-Wl,-e,main"]);
         assert_eq!(obstacle(&unlinked).unwrap(), Some(Obstacle::Static));
-        let foreign = build("foreign", &["-Wl,--dynamic-linker=/no/loader"]).expect("a C compiler");
+        let foreign = build("foreign", &["-Wl,--dynamic-linker=/no/loader"]);
         let told = obstacle(&foreign).unwrap_err().to_string();
         assert!(told.contains("needs the loader `/no/loader`, which is not there"), "{told}");
-        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -110,9 +110,11 @@ impl Subject for Foreign<'_> {
 mod tests {
     use std::process::Command;
 
+    use std::sync::Arc;
+
     use super::super::{Arena, Who, Work};
     use super::*;
-    use std::sync::Arc;
+    use crate::scratch::Scratch;
 
     /// A heap that hands out its pool once, in C under mattconte's names.
     const BUMP: &str = "
@@ -134,11 +136,10 @@ mod tests {
         void tlsf_free(void *tlsf, void *block) { (void)tlsf; (void)block; }
     ";
 
-    /// Compiles C into a shared library in the folder for this crate's tests.
-    fn compile(name: &str, source: &str) -> std::path::PathBuf {
-        let folder = std::env::temp_dir().join(format!("hectare-library-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder for a test");
-        let (file, library) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
+    /// Compiles C into a shared library.
+    fn compile(folder: &Scratch, name: &str, source: &str) -> std::path::PathBuf {
+        let library = folder.path().join(format!("{name}.so"));
+        let file = library.with_extension("c");
         std::fs::write(&file, source).expect("a file for a test");
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
         let mut command = Command::new(&compiler);
@@ -173,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_library_is_a_subject_and_a_bad_one_a_clear_error() {
-        let library = compile("bump", BUMP);
+        let folder = Scratch::new().expect("a folder for a test");
+        let library = compile(&folder, "bump", BUMP);
         let who = Who::Library(Arc::new(Library::load(&library).expect("all three functions")));
         assert_eq!(who.name(), "bump");
         let mut arena = Arena::new(4096, true).expect("a page");
@@ -183,12 +185,11 @@ mod tests {
         assert!(message.contains("bump does not take an arena of 64 bytes"), "{message}");
 
         let message = |path: &Path| format!("{:#}", Library::load(path).err().expect("refused"));
-        let lacking = compile("lacking", "void *tlsf_malloc(void *t) { return t; }");
+        let lacking = compile(&folder, "lacking", "void *tlsf_malloc(void *t) { return t; }");
         assert!(message(&lacking).contains("no function tlsf_create_with_pool"));
         let text = library.with_extension("c");
         assert!(message(&text).contains("invalid ELF header"), "{}", message(&text));
         let missing = library.with_extension("missing");
         assert!(message(&missing).contains("No such file"), "{}", message(&missing));
-        std::fs::remove_dir_all(library.parent().expect("its folder")).expect("ours to remove");
     }
 }
