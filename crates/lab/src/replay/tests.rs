@@ -7,26 +7,35 @@ use hectare_trace::{Event, FileHeader, ObjectId, ThreadId, Writer};
 
 use super::plan::WINDOW;
 use super::*;
+use crate::scratch::Scratch;
 
-/// A file that is removed with the test.
-struct Temp(PathBuf);
+/// A trace that goes with its test.
+struct Temp {
+    path: PathBuf,
+    _folder: Scratch,
+}
 
-impl Drop for Temp {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A trace without events, and its writer.
+fn begun(header: FileHeader) -> (Temp, Writer<File>) {
+    let folder = Scratch::new().unwrap();
+    let path = folder.path().join("t.hxt");
+    let writer = Writer::new(File::create(&path).unwrap(), header).unwrap();
+    (Temp { path, _folder: folder }, writer)
 }
 
 const PLAIN: Options =
     Options { mode: Mode::Speed, touch: Touch::Full, planted_ns: 0, latency: false, points: 0 };
 
+/// A header by which a tick is a microsecond.
+fn microseconds() -> FileHeader {
+    FileHeader { ticks_per_second: 1_000_000, ..FileHeader::new() }
+}
+
 /// Random events of `threads` threads. A third of the objects change hands. Returns the file, the
 /// number of calls, and the peak of live bytes.
-fn trace(name: &str, threads: u32, events: u64) -> (Temp, u64, u64) {
-    let path = std::env::temp_dir().join(format!("hectare-lab-{}-{name}.hxt", std::process::id()));
+fn trace(threads: u32, events: u64) -> (Temp, u64, u64) {
+    let (file, mut writer) = begun(microseconds());
     let mut random = fastrand::Rng::with_seed(events + u64::from(threads));
-    let header = FileHeader { ticks_per_second: 1_000_000, ..FileHeader::new() };
-    let mut writer = Writer::new(File::create(&path).unwrap(), header).unwrap();
     let mut live: Vec<(ObjectId, u64)> = Vec::new();
     let (mut live_bytes, mut peak_bytes, mut calls) = (0, 0, 0);
     for now in 0..events {
@@ -68,15 +77,15 @@ fn trace(name: &str, threads: u32, events: u64) -> (Temp, u64, u64) {
         }
     }
     writer.finish().unwrap();
-    (Temp(path), calls, peak_bytes)
+    (file, calls, peak_bytes)
 }
 
 #[test]
 fn every_mode_and_touch_executes_every_operation() {
-    let (file, calls, peak_bytes) = trace("modes", 3, 5000);
+    let (file, calls, peak_bytes) = trace(3, 5000);
     for touch in [Touch::None, Touch::Line, Touch::Page, Touch::Full] {
         for mode in [Mode::Speed, Mode::Serial, Mode::Paced] {
-            let outcome = run(&file.0, Options { mode, touch, ..PLAIN }).unwrap();
+            let outcome = run(&file.path, Options { mode, touch, ..PLAIN }).unwrap();
             assert_eq!(outcome.ops, calls, "{mode:?} {touch:?}");
             assert_eq!(outcome.live_peak_bytes, peak_bytes);
             assert_eq!(outcome.failed_allocations, 0);
@@ -91,19 +100,19 @@ fn every_mode_and_touch_executes_every_operation() {
 
 #[test]
 fn the_checksum_belongs_to_the_operations() {
-    let (file, ..) = trace("checksum", 3, 4000);
-    let (other, ..) = trace("checksum-other", 3, 4001);
-    let first = run(&file.0, PLAIN).unwrap().checksum;
-    assert_eq!(run(&file.0, Options { touch: Touch::None, ..PLAIN }).unwrap().checksum, first);
-    assert_ne!(run(&other.0, PLAIN).unwrap().checksum, first);
+    let (file, ..) = trace(3, 4000);
+    let (other, ..) = trace(3, 4001);
+    let first = run(&file.path, PLAIN).unwrap().checksum;
+    assert_eq!(run(&file.path, Options { touch: Touch::None, ..PLAIN }).unwrap().checksum, first);
+    assert_ne!(run(&other.path, PLAIN).unwrap().checksum, first);
 }
 
 #[test]
 fn a_trace_in_many_segments_is_the_same_trace() {
-    let (file, calls, peak_bytes) = trace("segments", 4, 9000);
-    let whole = run(&file.0, PLAIN).unwrap();
+    let (file, calls, peak_bytes) = trace(4, 9000);
+    let whole = run(&file.path, PLAIN).unwrap();
     for most_ops in [99, 1000, 4000] {
-        let parts = run_in_segments(&file.0, PLAIN, most_ops).unwrap();
+        let parts = run_in_segments(&file.path, PLAIN, most_ops).unwrap();
         assert_eq!((parts.ops, parts.checksum), (calls, whole.checksum));
         assert_eq!(parts.live_peak_bytes, peak_bytes);
         assert_eq!(parts.more["segments_count"], calls.div_ceil(most_ops) as f64);
@@ -112,9 +121,7 @@ fn a_trace_in_many_segments_is_the_same_trace() {
 
 #[test]
 fn many_threads_that_come_and_go_in_order() {
-    let path = std::env::temp_dir().join(format!("hectare-lab-{}-go.hxt", std::process::id()));
-    let file = Temp(path);
-    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let (file, mut writer) = begun(FileHeader::new());
     let mut before = None;
     let mut now = 0;
     for thread in (1..=60).map(ThreadId) {
@@ -133,7 +140,7 @@ fn many_threads_that_come_and_go_in_order() {
         event(Event::ThreadEnd);
     }
     writer.finish().unwrap();
-    let outcome = run(&file.0, PLAIN).unwrap();
+    let outcome = run(&file.path, PLAIN).unwrap();
     assert_eq!(outcome.ops, 60 * 202);
     assert_eq!(outcome.more["threads_count"], 60.0);
     assert_eq!(outcome.live_peak_bytes, 3000);
@@ -142,9 +149,7 @@ fn many_threads_that_come_and_go_in_order() {
 /// Threads that followed each other in the trace must not meet in the replay.
 #[test]
 fn no_more_threads_live_at_a_time_than_were_recorded() {
-    let path = std::env::temp_dir().join(format!("hectare-lab-{}-follow.hxt", std::process::id()));
-    let file = Temp(path);
-    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let (file, mut writer) = begun(FileHeader::new());
     const THREADS: u64 = 40;
     const SIZE: u64 = 16 << 20;
     for thread in 1..=THREADS {
@@ -156,7 +161,7 @@ fn no_more_threads_live_at_a_time_than_were_recorded() {
     writer.finish().unwrap();
     // Each thread holds its block for a while.
     let slow = Options { touch: Touch::Page, planted_ns: 3_000_000, ..PLAIN };
-    let outcome = run(&file.0, slow).unwrap();
+    let outcome = run(&file.path, slow).unwrap();
     assert_eq!(outcome.more["threads_count"], THREADS as f64);
     let peak = outcome.window.unwrap().peak_bytes;
     // Other tests hold memory meanwhile.
@@ -166,9 +171,7 @@ fn no_more_threads_live_at_a_time_than_were_recorded() {
 /// A producer that is never slowed by its consumer in the trace must not run away in the replay.
 #[test]
 fn a_producer_stays_within_the_window_of_its_consumer() {
-    let path = std::env::temp_dir().join(format!("hectare-lab-{}-ahead.hxt", std::process::id()));
-    let file = Temp(path);
-    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let (file, mut writer) = begun(FileHeader::new());
     let (producer, consumer) = (ThreadId(1), ThreadId(2));
     const OBJECTS: u64 = 20_000;
     const SIZE: u64 = 8000;
@@ -178,7 +181,7 @@ fn a_producer_stays_within_the_window_of_its_consumer() {
         writer.event(consumer, 2 * now + 1, &Event::Free { object }, false).unwrap();
     }
     writer.finish().unwrap();
-    let outcome = run(&file.0, Options { touch: Touch::Page, ..PLAIN }).unwrap();
+    let outcome = run(&file.path, Options { touch: Touch::Page, ..PLAIN }).unwrap();
     assert_eq!(outcome.live_peak_bytes, SIZE);
     let peak = outcome.window.unwrap().peak_bytes;
     let ahead = WINDOW * SIZE;
@@ -187,9 +190,7 @@ fn a_producer_stays_within_the_window_of_its_consumer() {
 
 #[test]
 fn failed_calls_of_the_recording_are_made_and_left_out() {
-    let path = std::env::temp_dir().join(format!("hectare-lab-{}-failed.hxt", std::process::id()));
-    let file = Temp(path);
-    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let (file, mut writer) = begun(FileHeader::new());
     let thread = ThreadId(1);
     let mut event = |event, failed| writer.event(thread, 0, &event, failed).unwrap();
     let huge = i64::MAX as u64;
@@ -205,7 +206,7 @@ fn failed_calls_of_the_recording_are_made_and_left_out() {
     let lost = event(Event::Realloc { old: lost, size_bytes: 10 }, false);
     event(Event::Free { object: lost }, false);
     writer.finish().unwrap();
-    let outcome = run(&file.0, PLAIN).unwrap();
+    let outcome = run(&file.path, PLAIN).unwrap();
     assert_eq!(outcome.ops, 9);
     assert_eq!(outcome.failed_allocations, 1);
 }
@@ -214,9 +215,7 @@ fn failed_calls_of_the_recording_are_made_and_left_out() {
 /// block must not be believed.
 #[test]
 fn a_block_whose_reallocation_to_nothing_failed_is_freed_once() {
-    let path = std::env::temp_dir().join(format!("hectare-lab-{}-nothing.hxt", std::process::id()));
-    let file = Temp(path);
-    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let (file, mut writer) = begun(FileHeader::new());
     let mut event = |now, event, failed| writer.event(ThreadId(1), now, &event, failed).unwrap();
     for now in 0..100 {
         let old = event(now, Event::Malloc { size_bytes: 5000 }, false);
@@ -224,7 +223,7 @@ fn a_block_whose_reallocation_to_nothing_failed_is_freed_once() {
         event(now, Event::Free { object: old }, false);
     }
     writer.finish().unwrap();
-    let outcome = run(&file.0, PLAIN).unwrap();
+    let outcome = run(&file.path, PLAIN).unwrap();
     assert_eq!((outcome.ops, outcome.failed_allocations), (200, 0));
     assert_eq!(outcome.more["skipped_ops_count"], 100.0);
 }
@@ -233,9 +232,7 @@ fn a_block_whose_reallocation_to_nothing_failed_is_freed_once() {
 /// thread reallocates or asks about.
 #[test]
 fn reallocations_of_one_block_by_two_threads_do_not_meet() {
-    let path = std::env::temp_dir().join(format!("hectare-lab-{}-meet.hxt", std::process::id()));
-    let file = Temp(path);
-    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let (file, mut writer) = begun(FileHeader::new());
     let malloc = Event::Malloc { size_bytes: 100 };
     let old = writer.event(ThreadId(1), 0, &malloc, false).unwrap();
     for now in 1..3000 {
@@ -246,52 +243,49 @@ fn reallocations_of_one_block_by_two_threads_do_not_meet() {
         writer.event(ThreadId(1 + (now % 2) as u32), now, &event, true).unwrap();
     }
     writer.finish().unwrap();
-    let outcome = run(&file.0, Options { touch: Touch::None, ..PLAIN }).unwrap();
+    let outcome = run(&file.path, Options { touch: Touch::None, ..PLAIN }).unwrap();
     assert_eq!((outcome.ops, outcome.failed_allocations), (3000, 0));
     // Only the last operation still names the block.
     assert_eq!(outcome.more["skipped_ops_count"], 2998.0);
-    let serial = run(&file.0, Options { mode: Mode::Serial, ..PLAIN }).unwrap();
+    let serial = run(&file.path, Options { mode: Mode::Serial, ..PLAIN }).unwrap();
     assert_eq!(serial.more["skipped_ops_count"], 0.0);
 }
 
 #[test]
 fn a_damaged_trace_is_refused_before_anything_is_measured() {
-    let (file, ..) = trace("damaged", 2, 20_000);
-    let whole = std::fs::read(&file.0).unwrap();
-    std::fs::write(&file.0, &whole[..whole.len() / 2]).unwrap();
-    let error = format!("{:#}", run(&file.0, PLAIN).unwrap_err());
+    let (file, ..) = trace(2, 20_000);
+    let whole = std::fs::read(&file.path).unwrap();
+    std::fs::write(&file.path, &whole[..whole.len() / 2]).unwrap();
+    let error = format!("{:#}", run(&file.path, PLAIN).unwrap_err());
     assert!(error.contains("damaged") && error.contains("good:"), "{error}");
-    assert!(summary(&file.0).is_err());
+    assert!(summary(&file.path).is_err());
 }
 
 #[test]
 fn a_planted_slowness_is_there() {
-    let (file, calls, _) = trace("planted", 1, 20_000);
-    let plain = run(&file.0, PLAIN).unwrap().ns;
-    let slow = run(&file.0, Options { planted_ns: 2000, ..PLAIN }).unwrap().ns;
+    let (file, calls, _) = trace(1, 20_000);
+    let plain = run(&file.path, PLAIN).unwrap().ns;
+    let slow = run(&file.path, Options { planted_ns: 2000, ..PLAIN }).unwrap().ns;
     assert!(slow > plain / 2 + calls * 1900, "{plain} ns became {slow} ns");
 }
 
 /// A damaged trace may claim times later than any.
 #[test]
 fn operations_after_the_end_of_time_are_replayed() {
-    let path = std::env::temp_dir().join(format!("hectare-lab-{}-late.hxt", std::process::id()));
-    let file = Temp(path);
-    let header = FileHeader { ticks_per_second: 1_000_000, ..FileHeader::new() };
-    let mut writer = Writer::new(File::create(&file.0).unwrap(), header).unwrap();
+    let (file, mut writer) = begun(microseconds());
     for now in [1 << 60, (1 << 60) + 5, 1 << 61] {
         writer.event(ThreadId(1), now, &Event::Malloc { size_bytes: 8 }, false).unwrap();
     }
     writer.finish().unwrap();
     let options = Options { latency: true, points: 300, ..PLAIN };
-    assert_eq!(run(&file.0, options).unwrap().points.len(), 3);
+    assert_eq!(run(&file.path, options).unwrap().points.len(), 3);
 }
 
 #[test]
 fn latencies_count_every_call_and_grow_with_rank() {
-    let (file, calls, _) = trace("latency", 3, 6000);
+    let (file, calls, _) = trace(3, 6000);
     let options = Options { latency: true, points: 300, ..PLAIN };
-    let outcome = run(&file.0, options).unwrap();
+    let outcome = run(&file.path, options).unwrap();
     let worst = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
     let of_points = worst(&mut outcome.points.iter().map(|point| point[1]));
     let of_records = worst(&mut outcome.latencies.iter().map(|record| record.worst_ns));
@@ -315,8 +309,8 @@ fn latencies_count_every_call_and_grow_with_rank() {
 
 #[test]
 fn ideal_agrees_with_the_plan() {
-    let (file, _, peak_bytes) = trace("ideal", 3, 30_000);
-    let ideal = Ideal::of(&summary(&file.0).unwrap());
+    let (file, _, peak_bytes) = trace(3, 30_000);
+    let ideal = Ideal::of(&summary(&file.path).unwrap());
     assert_eq!(ideal.live_bytes, peak_bytes);
     assert!(ideal.rounded16_bytes > peak_bytes);
     assert_eq!(ideal.pages_bytes % crate::machine::page_bytes(), 0);
@@ -326,37 +320,35 @@ fn ideal_agrees_with_the_plan() {
 
 #[test]
 fn the_map_is_of_one_moment_and_shares_are_shares() {
-    let (file, ..) = trace("map", 3, 40_000);
-    let outcome = occupancy::run(&file.0, Touch::Page).unwrap();
+    let (file, ..) = trace(3, 40_000);
+    let outcome = occupancy::run(&file.path, Touch::Page).unwrap();
     assert!(outcome.ops > 0 && !outcome.map.is_empty());
     let shares: Vec<f64> = outcome.map.iter().map(|cell| cell[1]).collect();
     assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{shares:?}");
     assert!(shares.iter().any(|&share| share > 0.1), "{shares:?}");
     assert!(outcome.map.windows(2).all(|pair| pair[0][0] < pair[1][0]), "by address");
-    let again = occupancy::run(&file.0, Touch::Page).unwrap();
+    let again = occupancy::run(&file.path, Touch::Page).unwrap();
     assert_eq!((outcome.ops, outcome.checksum), (again.ops, again.checksum));
 }
 
 #[test]
 fn the_map_shows_what_the_replay_writes() {
-    let path = std::env::temp_dir().join(format!("hectare-lab-{}-sparse.hxt", std::process::id()));
-    let mut writer = Writer::new(File::create(&path).unwrap(), FileHeader::new()).unwrap();
-    let file = Temp(path);
+    let (file, mut writer) = begun(FileHeader::new());
     let large = Event::Malloc { size_bytes: 64 << 20 };
     writer.event(ThreadId(1), 1, &large, false).unwrap();
     writer.finish().unwrap();
     // All cells cover the same number of pages. With nothing written there are fewer pages than
     // cells.
     for (touch, cells) in [(Touch::None, 0..10), (Touch::Page, 400..513)] {
-        let map = occupancy::run(&file.0, touch).unwrap().map;
+        let map = occupancy::run(&file.path, touch).unwrap().map;
         assert!(cells.contains(&map.len()), "{touch:?}: {}", map.len());
     }
 }
 
 #[test]
 fn operations_are_counted_as_they_are_done() {
-    let (file, ..) = trace("counted", 1, 1000);
-    let opened = open(&file.0).unwrap();
+    let (file, ..) = trace(1, 1000);
+    let opened = open(&file.path).unwrap();
     for latency in [false, true] {
         let mut planner = Planner::new(&opened, Wanted { serial: false, starts: latency });
         let mut segment = planner.segment(SEGMENT_OPS).unwrap().unwrap();
