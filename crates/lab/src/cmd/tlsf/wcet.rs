@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use hectare_tlsf::{Row as ListRow, Rows, Tlsf, WideTlsf};
 
 use super::step::{self, Count};
-use super::worst::{CALLS, drive, drive_growth};
+use super::worst::{CALLS, FREE, MEMALIGN_REFUSED, NOTHING, drive, drive_growth};
 use crate::cmd::Exit;
 use crate::output::Outputs;
 use crate::progress::Progress;
@@ -118,9 +118,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
          that moves counts the copy of what it moves, too"
     ));
     args.outputs.deliver(&report)?;
-    for (&label, count) in &worst {
-        let bound = if label <= 2 { BOUND_INSTRUCTIONS } else { BOUND_ALIGNED_INSTRUCTIONS };
-        if label <= 4 && count.most > bound {
+    for (&label, count) in worst.range(..=MEMALIGN_REFUSED) {
+        let bound = if label <= FREE { BOUND_INSTRUCTIONS } else { BOUND_ALIGNED_INSTRUCTIONS };
+        if count.most > bound {
             let message =
                 format!("{} took {} instructions, more than {bound}", CALLS[label], count.most);
             return Err(Exit { code: 3, message }.into());
@@ -138,7 +138,7 @@ fn pin() -> anyhow::Result<usize> {
 }
 
 fn note_counts(report: &mut Report, workload: &str, counts: &BTreeMap<usize, Count>) {
-    for (&label, count) in counts.iter().filter(|(label, _)| CALLS[**label] != "nothing") {
+    for (&label, count) in counts.iter().filter(|&(&label, _)| label != NOTHING) {
         report.rows.push(
             Row::new(CALLS[label], workload)
                 .with("worst_instructions", count.most)
@@ -151,10 +151,7 @@ fn note_counts(report: &mut Report, workload: &str, counts: &BTreeMap<usize, Cou
 fn measure<R: Rows>(
     setting: &Setting,
     make: impl FnOnce() -> Tlsf<R>,
-) -> anyhow::Result<BTreeMap<usize, Count>>
-where
-    Tlsf<R>: Sized,
-{
+) -> anyhow::Result<BTreeMap<usize, Count>> {
     let space = Space::new(setting.pool_bytes * setting.pools)?;
     step::count(|marker| {
         let mut heap = make();

@@ -27,15 +27,15 @@ pub(super) const CALLS: [&str; 10] = [
 
 const MALLOC: usize = 0;
 const MALLOC_REFUSED: usize = 1;
-const FREE: usize = 2;
+pub(super) const FREE: usize = 2;
 const MEMALIGN: usize = 3;
-const MEMALIGN_REFUSED: usize = 4;
+pub(super) const MEMALIGN_REFUSED: usize = 4;
 const REALLOC_IN_PLACE: usize = 5;
 const REALLOC_MOVING: usize = 6;
 const MALLOC_GROWING: usize = 7;
 const FREE_SHRINKING: usize = 8;
 /// What the marks themselves cost.
-const NOTHING: usize = 9;
+pub(super) const NOTHING: usize = 9;
 
 /// Blocks larger than this are not resized.
 const MOST_COPIED_BYTES: usize = 100;
