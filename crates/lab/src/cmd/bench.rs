@@ -257,7 +257,7 @@ fn contest(
     };
     let cases = parameters.into_iter().map(case).collect();
     let tell = |report: &mut Report| tell_parts(report, &parts);
-    args.contest.hold_and(&format!("bench {name}"), cases, Looks::default(), tell).map(drop)
+    args.contest.hold_and(&format!("bench {name}"), cases, Looks::default(), tell)
 }
 
 /// Adds a note for each part of a workload: what it is, and the time that every subject took for

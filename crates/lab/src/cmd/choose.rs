@@ -105,7 +105,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     {
         check::run(&args.contest, program, replayed, input)?;
     }
-    held.map(drop)
+    held
 }
 
 /// The name by which the process with the recorded command line `line` was started: `given`, which

@@ -202,7 +202,7 @@ impl ContestArgs {
     /// # Errors
     /// When nothing could be measured, and with [`Exit`] when claims fail or Ctrl-C came.
     pub(crate) fn hold(&self, verb: &str, cases: Vec<Case>, looks: Looks) -> anyhow::Result<()> {
-        self.hold_and(verb, cases, looks, |_| ()).map(drop)
+        self.hold_and(verb, cases, looks, |_| ())
     }
 
     /// As [`ContestArgs::hold`], and compares every subject with the best peer of each case.
@@ -216,10 +216,10 @@ impl ContestArgs {
             tables = best_peer::tables(report);
         });
         self.outputs.tell(&tables);
-        done.map(drop)
+        done
     }
 
-    /// As [`ContestArgs::hold`], but changes the report before it is printed, and returns it.
+    /// As [`ContestArgs::hold`], but `finish` changes the report before it is printed.
     ///
     /// # Errors
     /// As [`ContestArgs::hold`].
@@ -229,7 +229,7 @@ impl ContestArgs {
         cases: Vec<Case>,
         looks: Looks,
         finish: impl FnOnce(&mut Report),
-    ) -> anyhow::Result<Report> {
+    ) -> anyhow::Result<()> {
         runner::interrupted();
         let contest = self.contest(cases, looks)?;
         for claim in &self.claims {
@@ -271,7 +271,7 @@ impl ContestArgs {
         if verdicts.contains(&Decision::Undecided) {
             bail!(Exit { code: 4, message: "an assertion is undecided".to_owned() });
         }
-        Ok(report)
+        Ok(())
     }
 
     /// The contest that the arguments ask for.
