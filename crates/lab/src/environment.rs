@@ -20,8 +20,8 @@ mod distance;
 mod knobs;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::io::{Read, Seek, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::scratch;
 pub(crate) use balloon::{reports_answered, takes_memory_back};
 pub(crate) use distance::round_trip_ns;
 pub(crate) use knobs::{Knob, knobs};
@@ -95,8 +96,10 @@ impl Control {
         let path = state_path()?;
         let folder = path.parent().expect("the path has a folder");
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-        let file = open_state(&path).with_context(|| path.display().to_string())?;
-        if !lock(&file) {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(&path).with_context(|| path.display().to_string())?;
+        if !scratch::lock(&file) {
             let notes = vec!["control: another hectare command has set the machine already".into()];
             return Ok(Self { notes, state: None, keeper: None });
         }
@@ -172,7 +175,7 @@ pub(crate) fn restore(all: bool) -> anyhow::Result<Option<Vec<String>>> {
     let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else {
         return Ok(Some(Vec::new()));
     };
-    if !lock(&file) {
+    if !scratch::lock(&file) {
         return Ok(None);
     }
     if !all && read_state(&file)?.keep {
@@ -201,7 +204,6 @@ pub(crate) fn keep_watch() -> anyhow::Result<()> {
 
 /// The process of invariant 3.
 fn keeper() -> anyhow::Result<(Child, ChildStdin)> {
-    use std::os::unix::process::CommandExt;
     let mut command = Command::new(std::env::current_exe().context("finding this executable")?);
     command.arg("keeper").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.process_group(0).spawn().context("starting the keeper")?;
@@ -231,12 +233,7 @@ fn restore_from(path: &Path, file: &File) -> anyhow::Result<Vec<String>> {
     Ok(notes)
 }
 
-fn open_state(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
-}
-
 fn read_state(mut file: &File) -> anyhow::Result<State> {
-    use std::io::Seek;
     file.rewind()?;
     let mut text = String::new();
     file.read_to_string(&mut text)?;
@@ -255,15 +252,9 @@ fn read_state(mut file: &File) -> anyhow::Result<State> {
 }
 
 fn write_state(mut file: &File, state: &State) -> anyhow::Result<()> {
-    use std::io::Seek;
     let text = serde_json::to_vec_pretty(state)?;
     file.set_len(0)?;
     file.rewind()?;
     file.write_all(&text)?;
     file.sync_data().context("writing the state of the machine's settings")
-}
-
-fn lock(file: &File) -> bool {
-    // SAFETY: works on an open descriptor alone.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }

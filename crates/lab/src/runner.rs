@@ -45,7 +45,7 @@ pub(crate) use early::{NOTHING_YET, tell_early_end};
 pub(crate) use given::Given;
 pub(crate) use held::hold;
 use sample::Tree;
-pub(crate) use sample::{Sample, descendants, mean_bytes};
+pub(crate) use sample::{Sample, all_processes, descendants, mean_bytes};
 use served::Lookout;
 pub(crate) use served::{Lacking, Served, Shortfall, still_runs};
 pub(crate) use surroundings::{

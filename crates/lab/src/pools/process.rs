@@ -11,6 +11,7 @@ use crate::cmd::Exit;
 use crate::input;
 use crate::list;
 use crate::machine::page_bytes;
+use crate::runner;
 use crate::within::{MOST_PID, within};
 
 /// Bit 63 of an entry of `/proc/PID/pagemap`: the page is in memory.
@@ -57,7 +58,7 @@ impl Sources {
             }
         };
         let own = std::process::id();
-        let pids = if self.all { all_pids()? } else { self.pid.clone() };
+        let pids = if self.all { runner::all_processes()? } else { self.pid.clone() };
         for pid in pids.into_iter().filter(|&pid| pid != own) {
             let result = for_each_page(pid, |_, page| {
                 add(page);
@@ -79,14 +80,6 @@ impl Sources {
         }
         Ok(pages)
     }
-}
-
-fn all_pids() -> anyhow::Result<Vec<u32>> {
-    let entries = std::fs::read_dir("/proc").context("reading /proc")?;
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut pids: Vec<u32> = names.collect();
-    pids.sort_unstable();
-    Ok(pids)
 }
 
 /// Calls `each` with the number (address / page size) and the content of each such page, in the

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use super::served::{Lookout, Served};
+use anyhow::Context;
+
+use super::served::{Lookout, Served, tick_ns};
 use crate::measure::{monotonic_ns, resident_bytes_of};
 
 /// Resident memory at one moment.
@@ -83,6 +85,18 @@ impl Tree {
     }
 }
 
+/// The numbers of all processes of this machine, in order.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub(crate) fn all_processes() -> anyhow::Result<Vec<u32>> {
+    let entries = fs::read_dir("/proc").context("reading /proc")?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<u32> = names.collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
 /// All processes below `pid`.
 pub(crate) fn descendants(pid: i32) -> Vec<i32> {
     let mut found = Vec::new();
@@ -123,12 +137,10 @@ pub(super) fn is_this_executable(pid: i32) -> bool {
 
 /// Time the hypervisor has taken from all processors since boot, ns.
 pub(super) fn steal_ns() -> u64 {
-    // SAFETY: `sysconf` reads a constant of the system.
-    let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
     fs::read_to_string("/proc/stat")
         .ok()
         .and_then(|stat| stat.lines().next()?.split_ascii_whitespace().nth(8)?.parse::<u64>().ok())
-        .map_or(0, |ticks| ticks * 1_000_000_000 / ticks_per_s)
+        .map_or(0, |ticks| ticks * tick_ns())
 }
 
 #[cfg(test)]

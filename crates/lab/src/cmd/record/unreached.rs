@@ -83,14 +83,13 @@ impl Silent {
 pub(super) fn silent(raw: &Path, is_recorded: impl Fn(u32) -> bool) -> Vec<Silent> {
     let ours = [TRACE.as_bytes(), b"=", raw.as_os_str().as_bytes()].concat();
     let read = |pid: u32, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = runner::all_processes().unwrap_or_default();
     let silent = |pid: u32| {
         let is_ours = read(pid, "environ").split(|&byte| byte == 0).any(|word| word == ours);
         let command = String::from_utf8_lossy(&read(pid, "cmdline")).replace('\0', " ");
         (is_ours && !is_recorded(pid)).then_some(Silent { pid, command })
     };
-    pids.filter_map(silent).collect()
+    pids.into_iter().filter_map(silent).collect()
 }
 
 /// Looks at the programs that a process and its descendants run.
