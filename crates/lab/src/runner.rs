@@ -391,24 +391,17 @@ fn outcome(line: &[u8], status: ExitStatus, subject: &Subject) -> anyhow::Result
     if line.is_empty() {
         bail!("ended without a record ({status})");
     }
-    match serde_json::from_slice(line).context("reading the child's record")? {
-        ChildRecord::Failed(why) => bail!("{why}"),
-        ChildRecord::Started { .. } | ChildRecord::Ended { .. } => {
-            bail!("a workload gave a launcher's record")
-        }
-        ChildRecord::Done { outcome, malloc_from } => {
-            if let Some(library) = &subject.library
-                && malloc_from.canonicalize().ok().as_deref() != Some(library)
-            {
-                bail!(
-                    "`malloc` came from {}, not from {}: the library was not preloaded",
-                    malloc_from.display(),
-                    library.display()
-                );
-            }
-            Ok(*outcome)
-        }
+    let (outcome, malloc_from) = ChildRecord::done(line)?;
+    if let Some(library) = &subject.library
+        && malloc_from.canonicalize().ok().as_deref() != Some(library)
+    {
+        bail!(
+            "`malloc` came from {}, not from {}: the library was not preloaded",
+            malloc_from.display(),
+            library.display()
+        );
     }
+    Ok(outcome)
 }
 
 /// Waits for a child, for any child if `pid` is -1. Returns its number, its status, and the

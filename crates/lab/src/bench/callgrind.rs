@@ -141,7 +141,7 @@ fn run(
         command.envs(subject.environment());
         command.envs(subject.library.as_ref().map(|library| ("LD_PRELOAD", library)));
     })?;
-    let outcome = ChildRecord::outcome(&output.stdout).with_context(|| {
+    let (outcome, _) = ChildRecord::done(&output.stdout).with_context(|| {
         let (status, last) = (output.status, last_line(&output.stderr));
         format!("{} in {name} under valgrind ({status}) {last}", subject.name)
     })?;

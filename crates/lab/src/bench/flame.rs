@@ -110,7 +110,7 @@ fn sample(
         .env_remove("LD_PRELOAD");
     let output = record.stdin(Stdio::null()).output().context("starting perf")?;
     ensure!(output.status.success(), "perf record of {name}: {}", last_line(&output.stderr));
-    let outcome = ChildRecord::outcome(&output.stdout)
+    let (outcome, _) = ChildRecord::done(&output.stdout)
         .with_context(|| format!("{} in {name} under perf", subject.name))?;
     let window = outcome.window.with_context(|| format!("{name} has no timed section"))?;
     let timed = format!("{:.9},{:.9}", window.start_ns as f64 / 1e9, window.end_ns as f64 / 1e9);

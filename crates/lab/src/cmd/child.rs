@@ -121,13 +121,15 @@ pub(crate) enum ChildRecord {
 }
 
 impl ChildRecord {
-    /// The result of a workload, from the line that the child wrote.
+    /// The result of a workload or a replay, and the file that its `malloc` came from, from the line
+    /// that the child wrote.
     ///
     /// # Errors
     /// When the child failed, or wrote no record.
-    pub(crate) fn outcome(line: &[u8]) -> anyhow::Result<Outcome> {
-        match serde_json::from_slice(line).context("it ended without a record")? {
-            Self::Done { outcome, .. } => Ok(*outcome),
+    pub(crate) fn done(line: &[u8]) -> anyhow::Result<(Outcome, PathBuf)> {
+        anyhow::ensure!(!line.is_empty(), "ended without a record");
+        match serde_json::from_slice(line).context("reading the child's record")? {
+            Self::Done { outcome, malloc_from } => Ok((*outcome, malloc_from)),
             Self::Failed(why) => anyhow::bail!("{why}"),
             Self::Started { .. } | Self::Ended { .. } => {
                 anyhow::bail!("a workload gave a launcher's record")
