@@ -128,12 +128,14 @@ pub(crate) fn parse_processors(text: &str) -> Result<Processors, String> {
     };
     let mut cpus = Vec::new();
     for part in text.split(',') {
-        match part.split_once('-') {
-            Some((first, last)) => cpus.extend(number(first)?..=number(last)?),
-            None => cpus.push(number(part)?),
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (number(first)?, number(last)?);
+        if last < first {
+            return Err(format!("`{part}` ends before it begins: write it like 2-5"));
         }
+        cpus.extend(first..=last);
     }
-    if cpus.is_empty() { Err(format!("`{text}` names no processor")) } else { Ok(Processors(cpus)) }
+    Ok(Processors(cpus))
 }
 
 #[cfg(test)]
@@ -143,7 +145,7 @@ mod tests {
     #[test]
     fn processors_are_read() {
         assert_eq!(parse_processors("1,3-5"), Ok(Processors(vec![1, 3, 4, 5])));
-        for wrong in ["", "a", "1,", "5-3", "99999"] {
+        for wrong in ["", "a", "1,", "5-3", "1,5-3", "99999"] {
             assert!(parse_processors(wrong).is_err(), "{wrong}");
         }
     }
