@@ -403,13 +403,17 @@ fn study_args<T: clap::Parser>(args: &[String]) -> T {
     parsed.unwrap_or_else(|error| say::parsers(&error))
 }
 
-/// A range of sizes in bytes, as `512..576`.
-fn parse_range(text: &str) -> anyhow::Result<(usize, usize)> {
-    let ends =
-        text.split_once("..").and_then(|(low, high)| low.parse().ok().zip(high.parse().ok()));
-    let (low, high) = ends.context("a range of sizes is LOW..HIGH, two whole numbers of bytes")?;
-    anyhow::ensure!(low < high, "no size is from {low} to below {high}");
-    Ok((low, high))
+/// A parser for the command line: a range of sizes up to `most` bytes, as `512..576`.
+fn sizes_within(most: usize) -> impl Fn(&str) -> anyhow::Result<(usize, usize)> + Clone {
+    move |text| {
+        let ends =
+            text.split_once("..").and_then(|(low, high)| low.parse().ok().zip(high.parse().ok()));
+        let (low, high) =
+            ends.context("a range of sizes is LOW..HIGH, two whole numbers of bytes")?;
+        anyhow::ensure!(low < high, "no size is from {low} to below {high}");
+        anyhow::ensure!(high <= most, "sizes go from 0 to {most}");
+        Ok((low, high))
+    }
 }
 
 #[cfg(test)]
@@ -470,6 +474,15 @@ mod tests {
             for row in Table::EACH.iter().flat_map(|table| table.rows(workload)) {
                 assert!(row.more.keys().all(|name| known.contains_key(name)), "{row:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_range_is_two_sizes() {
+        let parse = sizes_within(4096);
+        assert_eq!(parse("512..4096").expect("a range"), (512, 4096));
+        for wrong in ["512", "576..512", "512..512", "0..4097", "4294967296..4294967300"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 

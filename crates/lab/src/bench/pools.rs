@@ -12,11 +12,10 @@ mod counted;
 
 use std::time::Instant;
 
-use anyhow::ensure;
 use clap::Parser;
 use hectare_pool::{Handle, Pool};
 
-use super::{Study, parse_range};
+use super::{Study, sizes_within};
 use crate::pools;
 use crate::report::{Report, Row, Series};
 use crate::threads;
@@ -51,7 +50,7 @@ struct Args {
     #[arg(long, default_value_t = 4, value_parser = within(1_usize, 64))]
     every: usize,
     /// Measure only this range of sizes, as `512..576`
-    #[arg(long, value_parser = parse_small_range)]
+    #[arg(long, value_parser = sizes_within(LARGEST_BYTES))]
     range: Option<(usize, usize)>,
     /// Up to how many threads: 1 or 2
     #[arg(long, default_value_t = 2, value_parser = within(1_u64, 2))]
@@ -62,12 +61,6 @@ struct Args {
     /// Seed of slots and sizes
     #[arg(long, default_value_t = 1, value_parser = within(0_u64, u64::MAX))]
     seed: u64,
-}
-
-fn parse_small_range(text: &str) -> anyhow::Result<(usize, usize)> {
-    let range = parse_range(text)?;
-    ensure!(range.1 <= LARGEST_BYTES, "sizes go from 0 to {LARGEST_BYTES}");
-    Ok(range)
 }
 
 impl Args {
@@ -271,7 +264,7 @@ impl Study for Pools {
 fn measure(args: &Args, range: (usize, usize), teams: &[Team]) -> anyhow::Result<Vec<Vec<Timed>>> {
     let mut runs = vec![vec![Vec::new(); teams.len()]; args.pools.len()];
     for round in 0..args.runs as u64 {
-        let seed = args.seed + round;
+        let seed = args.seed.wrapping_add(round);
         let plans: Vec<_> =
             (0..2).map(|thread| Plan::draw(args, range, seed << 8 | thread)).collect();
         let mut order: Vec<_> = (0..args.pools.len()).collect();
@@ -293,14 +286,6 @@ fn measure(args: &Args, range: (usize, usize), teams: &[Team]) -> anyhow::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_range_is_two_sizes() {
-        assert_eq!(parse_small_range("512..576").expect("a range"), (512, 576));
-        assert!(parse_small_range("512").is_err());
-        assert!(parse_small_range("576..512").is_err());
-        assert!(parse_small_range("0..5000").is_err());
-    }
 
     #[test]
     fn every_subject_is_measured_and_only_xv_fails_at_a_page() {

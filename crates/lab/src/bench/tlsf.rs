@@ -12,10 +12,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Study, parse_range};
+use super::{Study, sizes_within};
 use crate::cmd::Exit;
 use crate::list;
 use crate::report::{Report, Row, Series};
+use crate::say::counted;
 use crate::stats::{geometric_mean, median};
 use crate::within::within;
 use subjects::{Arena, Library, Subject, Who, Work};
@@ -37,7 +38,7 @@ struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = within(1_usize, 1 << 20))]
     step: usize,
     /// The largest size
-    #[arg(long, value_name = "BYTES", default_value_t = 16_384, value_parser = within(1_usize, 1 << 30))]
+    #[arg(long, value_name = "BYTES", default_value_t = 16_384, value_parser = within(FIRST_WINDOWS[3] + 64, LARGEST_BYTES))]
     largest: usize,
     /// Rounds of each window
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = within(1_usize, 10_000))]
@@ -53,7 +54,7 @@ struct Args {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
     /// Measure only this range of sizes, as `16..80`
-    #[arg(long, value_parser = parse_range)]
+    #[arg(long, value_parser = sizes_within(LARGEST_BYTES))]
     range: Option<(usize, usize)>,
     /// Count instructions and simulated cache misses under valgrind instead, which takes minutes
     #[arg(long)]
@@ -93,6 +94,12 @@ impl Args {
     }
 }
 
+/// The first windows of sizes begin here, bytes; the others are steps apart.
+const FIRST_WINDOWS: [usize; 4] = [16, 64, 128, 256];
+
+/// The largest size that can be asked for.
+const LARGEST_BYTES: usize = 1 << 30;
+
 /// The wide ranges of the study.
 const WIDE: [(usize, usize); 3] = [(1, 2048), (1, 16_384), (2048, 16_384)];
 
@@ -120,6 +127,16 @@ impl Study for Tlsf {
         if args.callgrind {
             return counted::count(&args, &whos);
         }
+        let tightest_mib = ((args.slots * 2047) as f64 * TIGHT_FACTORS[5]) as usize >> 20;
+        anyhow::ensure!(
+            args.range.is_some() || tightest_mib < args.arena_mib,
+            Exit::misused(format!(
+                "--arena-mib {}: {} of up to 2047 bytes may need {}",
+                args.arena_mib,
+                counted(args.slots, "slot"),
+                tightest_mib + 1
+            ))
+        );
         let mut arena = Arena::new(args.arena_mib << 20, true)?;
         let mut report = Report::new("bench tlsf");
         for (name, value) in [
@@ -253,7 +270,7 @@ impl Sweep<'_> {
 
     /// The windows of 64 bytes.
     fn windows(&mut self, whos: &[Who], report: &mut Report) -> anyhow::Result<()> {
-        let mut lows = vec![16, 64, 128, 256];
+        let mut lows = FIRST_WINDOWS.to_vec();
         lows.extend((self.args.step..=self.args.largest - 64).step_by(self.args.step));
         if lows.last() != Some(&(self.args.largest - 64)) {
             lows.push(self.args.largest - 64);
@@ -294,9 +311,6 @@ impl Sweep<'_> {
 
     /// The wide ranges, many times over.
     fn wide(&mut self, whos: &[Who], report: &mut Report) -> anyhow::Result<()> {
-        if self.args.wide_rounds == 0 {
-            return Ok(());
-        }
         for range in WIDE {
             let outcomes = self.rounds(whos, range, self.args.wide_rounds)?;
             let workload = format!("[{}, {})", range.0, range.1);

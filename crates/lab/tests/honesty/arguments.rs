@@ -34,6 +34,13 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["run", "-a", "hectare,system", "--", "true"], 2, "`run` takes one allocator"),
         (&["buddy", "--batch", "0"], 2, "at least one"),
         (&["bench", "tlsf", "--", "--only", "talc,no"], 2, "--only: no subject is called no;"),
+        (&["bench", "tlsf", "--", "--largest", "10"], 2, "a whole number from 320 to"),
+        (&["bench", "tlsf", "--", "--range", "0..4294967296"], 2, "sizes go from 0 to 1073741824"),
+        (
+            &["bench", "tlsf", "--", "--arena-mib", "9"],
+            2,
+            "10000 slots of up to 2047 bytes may need",
+        ),
         (&["swap", "no.swap", "--pools", "xv,dense,xv"], 2, "--pools: xv is given twice"),
         (&["store", "--file", "/etc/passwd", "--codecs", "lz4,lz4"], 2, "lz4 is given twice"),
         (&["store", "--file", "/etc/passwd", "--threads", "1,1"], 2, "--threads: 1 is given twice"),
