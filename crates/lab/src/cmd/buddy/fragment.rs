@@ -108,10 +108,6 @@ impl Job for Life {
         let (alloc_ns, free_ns) = (per_call(alloc), per_call(free));
         Outcome { huge_ratio, occupancy: in_use, alloc_ns, free_ns }
     }
-
-    fn run_shared<S: Subject + Send>(self, mut subjects: Vec<S>) -> Outcome {
-        self.run(subjects.remove(0))
-    }
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {

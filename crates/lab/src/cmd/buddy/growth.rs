@@ -40,10 +40,6 @@ impl Job for Take {
         }
         start.elapsed().as_nanos() as f64
     }
-
-    fn run_shared<S: Subject + Send>(self, mut subjects: Vec<S>) -> f64 {
-        self.run(subjects.remove(0))
-    }
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {

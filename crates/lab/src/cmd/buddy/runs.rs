@@ -112,10 +112,6 @@ impl Job for Replay<'_> {
     fn run<S: Subject>(self, subject: S) -> Outcome {
         replay(Blocks { subject, trims: self.trims }, self.requests)
     }
-
-    fn run_shared<S: Subject + Send>(self, mut subjects: Vec<S>) -> Outcome {
-        self.run(subjects.remove(0))
-    }
 }
 
 /// A candidate: an allocator of the list, or the bitset with the other search.

@@ -41,15 +41,16 @@ pub(super) trait Subject {
     }
 }
 
-/// A job for any subject. `subjects` makes a fresh subject for each thread; shared subjects all
-/// lead to the same frames.
-pub(super) trait Job {
+/// A job for any subject.
+pub(super) trait Job: Sized {
     /// What the job finds out.
     type Output;
     /// Does the job with one subject.
     fn run<S: Subject>(self, subject: S) -> Self::Output;
-    /// Does the job with a handle for each of several threads.
-    fn run_shared<S: Subject + Send>(self, subjects: Vec<S>) -> Self::Output;
+    /// Does the job with a handle for each of several threads, all of which lead to the same frames.
+    fn run_shared<S: Subject + Send>(self, _subjects: Vec<S>) -> Self::Output {
+        unreachable!("a job of one thread")
+    }
 }
 
 /// How the time for n blocks grows, as known from the design.
