@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Exit;
 use super::record::CUT_SHORT;
 use crate::output::place::{self, Kind};
-use crate::output::{Files, Outputs};
+use crate::output::{Files, Outputs, table};
 use crate::report::{Report, Row};
 use crate::say::{counted, in_one_line};
 
@@ -117,6 +117,7 @@ fn inherited(trace: &Trace) -> Option<String> {
 }
 
 fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
+    let bytes = |count: u64| table::bytes(count as f64);
     let header = trace.header();
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -232,18 +233,6 @@ fn threads(text: &mut String, summary: &Summary) {
     if summary.threads.len() > THREADS {
         let _ = writeln!(text, "{:>8} and {} more", "", summary.threads.len() - THREADS);
     }
-}
-
-/// Bytes in a form for people.
-fn bytes(count: u64) -> String {
-    let mut value = count as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if value < 1024.0 || unit == "GiB" {
-            return if unit == "B" { format!("{count} B") } else { format!("{value:.1} {unit}") };
-        }
-        value /= 1024.0;
-    }
-    unreachable!("the last unit takes every value")
 }
 
 fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
