@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -39,6 +40,22 @@ pub(crate) fn with_parameters(given: &[String]) -> Vec<String> {
         }
     }
     names
+}
+
+/// Reads a number, or a range of numbers as `2-5`, by the reader of one number.
+///
+/// # Errors
+/// Those of the reader, and when a range ends before it begins.
+pub(crate) fn range<T: PartialOrd>(
+    part: &str,
+    number: impl Fn(&str) -> Result<T, String>,
+) -> Result<RangeInclusive<T>, String> {
+    let (first, last) = part.split_once('-').unwrap_or((part, part));
+    let (first, last) = (number(first)?, number(last)?);
+    if last < first {
+        return Err(format!("`{part}` ends before it begins: write it like 2-5"));
+    }
+    Ok(first..=last)
 }
 
 /// Refuses a list with a repeated value: its figures would appear twice under one name.

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, bail, ensure};
 
+use crate::list;
+
 /// Numbers of processors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Processors(pub(crate) Vec<usize>);
@@ -128,12 +130,7 @@ pub(crate) fn parse_processors(text: &str) -> Result<Processors, String> {
     };
     let mut cpus = Vec::new();
     for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (number(first)?, number(last)?);
-        if last < first {
-            return Err(format!("`{part}` ends before it begins: write it like 2-5"));
-        }
-        cpus.extend(first..=last);
+        cpus.extend(list::range(part, number)?);
     }
     Ok(Processors(cpus))
 }

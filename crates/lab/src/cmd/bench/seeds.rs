@@ -1,5 +1,7 @@
 //! Parses `--seeds`.
 
+use crate::list;
+
 /// The most seeds accepted: more than any contest could go through.
 const MOST: usize = 10_000;
 
@@ -18,18 +20,14 @@ pub(super) fn parse(text: &str) -> Result<Seeds, String> {
     };
     let mut seeds: Vec<u64> = Vec::new();
     for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (number(first)?, number(last)?);
-        if last < first {
-            return Err(format!("`{part}` ends before it begins: write it like 1-20"));
-        }
-        if last - first >= (MOST - seeds.len()) as u64 {
+        let range = list::range(part, number)?;
+        if range.end() - range.start() >= (MOST - seeds.len()) as u64 {
             return Err(format!("with `{part}` they are more than {MOST}"));
         }
-        if let Some(twice) = seeds.iter().find(|&seed| (first..=last).contains(seed)) {
+        if let Some(twice) = seeds.iter().find(|&seed| range.contains(seed)) {
             return Err(format!("{twice} is given twice"));
         }
-        seeds.extend(first..=last);
+        seeds.extend(range);
     }
     Ok(Seeds(seeds))
 }
