@@ -260,7 +260,7 @@ impl Study for Stress {
         }
         report.notes.push(
             "footprint = pages + handle cells + descriptors; overhead = peak footprint / peak \
-             live bytes - 1; of pages alone: so the xvMalloc study counted; contents were verified \
+             live bytes - 1; of pages alone: as the xvMalloc study counted; contents were verified \
              at each free of the watched run; [least, greatest] of the seeds stand beside their mean"
                 .to_owned(),
         );

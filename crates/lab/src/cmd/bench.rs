@@ -104,7 +104,7 @@ impl Args {
             }
             anyhow::ensure!(
                 !self.with_traces || table == Table::All,
-                "--with-traces is of `hectare bench all`"
+                "--with-traces is for `hectare bench all`"
             );
             if !self.from.is_empty()
                 && let Some(option) = self.contest.given().or_else(|| self.of_rows())
@@ -118,7 +118,7 @@ impl Args {
         }
         anyhow::ensure!(
             self.only.is_empty() && !self.with_traces && self.from.is_empty(),
-            "--only and --from are of `hectare bench all` and `published`, --with-traces is of `all`"
+            "--only and --from are for `hectare bench all` and `published`, --with-traces is for `all`"
         );
         let entry = bench::find(name)?;
         match entry {

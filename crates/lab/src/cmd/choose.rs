@@ -77,7 +77,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     // `rustc`.
     ensure!(
         args.of.is_some() || !recorded.unreached.iter().any(is_last),
-        "no advice: of `{}` only a launcher was recorded, as told above (--of TEXT advises on it all the same)",
+        "no advice: only a launcher of `{}` was recorded, as told above (--of TEXT advises on it all the same)",
         program.name
     );
     let started_as = started_as(&advised.header.command, &args.command[0]);

@@ -97,7 +97,7 @@ impl Args {
         ensure!(
             self.mode == Mode::Speed && self.touch == Touch::Page,
             Exit::misused(
-                "--mode and --touch are of replays: a program goes and writes as it does"
+                "--mode and --touch are for replays: a program runs and writes as it does"
             )
         );
         Ok(())

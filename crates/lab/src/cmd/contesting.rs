@@ -151,7 +151,7 @@ impl ContestArgs {
     /// When the option is given.
     pub(crate) fn refuse_ignore_failure(&self) -> anyhow::Result<()> {
         let message =
-            "--ignore-failure is of programs: a trace or workload that fails has no figures";
+            "--ignore-failure is for programs: a trace or workload that fails has no figures";
         ensure!(!self.ignore_failure, Exit::misused(message));
         Ok(())
     }

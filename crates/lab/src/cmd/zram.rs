@@ -42,7 +42,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let mut pages = args.sources.collect()?;
     pages.retain(|page| !process::is_same_filled(page));
-    ensure!(!pages.is_empty(), "there are no pages to store but some that one word fills");
+    ensure!(
+        !pages.is_empty(),
+        "there is nothing to store: no pages, or only pages that repeat one word"
+    );
     let device = Device::open(&args.algorithm, pages.len())?;
     let mut kernel = Counted::default();
     let lengths = device.store(&pages)?;

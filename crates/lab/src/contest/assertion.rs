@@ -122,7 +122,7 @@ impl FromStr for Claim {
                 if dimension.is_some_and(|unit| unit != Dimension::of(*metric)) =>
             {
                 let units = Dimension::of(*metric).units();
-                bail!("`{text}`: {} is told in {units}", metric.name())
+                bail!("`{text}`: {} is given in {units}", metric.name())
             }
             (Side::Figure { metric: a, .. }, Side::Figure { metric: b, .. }) if a != b => {
                 bail!("`{text}` compares {} with {}", a.name(), b.name())
@@ -171,7 +171,7 @@ impl Claim {
         {
             bail!(
                 "--assert `{self}`: the memory of `{}` is judged by a ratio, {}: its limit is a number \
-                 alone, in a claim about no other kind of case (`peak` is told in bytes)",
+                 alone, in a claim about no other kind of case (`peak` is given in bytes)",
                 case.name,
                 case.memory().name().unwrap_or_default()
             );
@@ -420,9 +420,9 @@ mod tests {
             ("time(a) < rss(b)", "compares time with memory"),
             ("time(a, x) < time(b)", "different cases"),
             ("time(a, x) < time(b, y)", "different cases"),
-            ("time(a) < 100MiB", "time is told in ns, us, ms or s"),
-            ("5ms > peak(a)", "peak is told in B, KiB, MiB or GiB"),
-            ("faults(a) < 3ms", "faults is told in numbers alone"),
+            ("time(a) < 100MiB", "time is given in ns, us, ms or s"),
+            ("5ms > peak(a)", "peak is given in B, KiB, MiB or GiB"),
+            ("faults(a) < 3ms", "faults is given in numbers alone"),
             ("speed(a) < 1", "`speed` is no figure"),
             ("time(a < 1", "closing parenthesis"),
             ("time() < 1", "allocator is missing"),

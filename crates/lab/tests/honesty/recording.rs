@@ -467,7 +467,7 @@ fn what_cannot_be_recorded_is_told_and_its_launcher_not_advised_on() {
     // The process that became the program did nothing else.
     let output = choose(&[], &["sh", "-c", &format!("x=$(exit 3); exec {program}")]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert!(stderr(&output).contains("no advice: of `sh` only a launcher was recorded"));
+    assert!(stderr(&output).contains("no advice: only a launcher of `sh` was recorded"));
     assert!(stderr(&output).contains(&explained), "{}", stderr(&output));
     let output = choose(&["--of", "launcher"], &[&launcher]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -497,7 +497,7 @@ fn what_was_started_without_the_recorder_is_told_and_its_launcher_not_advised_on
     let choose = ["choose", "--rounds", "1", "--allocators", "system", "--", "env", "-i", &program];
     let output = hectare(&choose);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let refused = "no advice: of `env` only a launcher was recorded";
+    let refused = "no advice: only a launcher of `env` was recorded";
     assert!(stderr(&output).contains(&told), "{}", stderr(&output));
     assert!(stderr(&output).contains(refused), "{}", stderr(&output));
 }

@@ -80,7 +80,7 @@ impl Reach {
     fn contradiction(&self) -> Option<String> {
         let live = self.live.filter(|live| self.is_certain && live.share() > 1.0)?;
         Some(format!(
-            "no advice: of the memory that it asks for the program writes only to a part, but its replay to \
+            "no advice: the program writes to only a part of the memory it asks for, but its replay to \
              every page: {} were live at once, and it held {} at most. `--check` or `hectare compare -- CMD` \
              measures the program itself",
             bytes(live.of_replay),
@@ -207,10 +207,10 @@ fn choice(subjects: &[&Row], reference: &str, reach: &Reach) -> String {
         ([], []) => format!("stay with {reference}: nothing better is shown"),
         (fast, []) => {
             let why = if is_small {
-                "in memory it hardly matters, for the program has most of its from elsewhere"
+                "in memory it hardly matters, for the program has most of its memory from elsewhere"
                     .to_owned()
             } else {
-                format!("nobody is shown to be leaner than {reference}")
+                format!("no allocator is shown to be leaner than {reference}")
             };
             format!("choose {} for time; {why}", either(fast, Some(memory)))
         }
@@ -220,7 +220,7 @@ fn choice(subjects: &[&Row], reference: &str, reach: &Reach) -> String {
             } else if reach.is_longer() {
                 "by time nothing is sure".to_owned()
             } else {
-                format!("nobody is shown to be faster than {reference}")
+                format!("no allocator is shown to be faster than {reference}")
             };
             format!("choose {} for memory; {why}", either(lean, Some(time)))
         }
@@ -357,7 +357,7 @@ mod tests {
         let told = lines_of(vec![even.clone(), fast.clone()]);
         assert_eq!(
             told[0],
-            "choose fast (fatter by 20.0 %) for time; nobody is shown to be leaner than system"
+            "choose fast (fatter by 20.0 %) for time; no allocator is shown to be leaner than system"
         );
         assert!(told[1].contains("as fast within 2 %; as lean within 2 %"), "{}", told[1]);
         let told = lines_of(vec![fast.clone(), lean.clone()]);
@@ -423,7 +423,10 @@ mod tests {
         assert!(usual.last().unwrap().contains(part), "{usual:?}");
         // The program held less than it had asked for.
         let unwritten = told(1e6, 128.0 * mib, (58 << 20, true));
-        assert!(unwritten[0].starts_with("no advice: of the memory that"), "{unwritten:?}");
+        assert!(
+            unwritten[0].starts_with("no advice: the program writes to only a part"),
+            "{unwritten:?}"
+        );
         assert!(unwritten[0].contains("128.0 MiB were live at once, and it held 58.0 MiB"));
         assert!(
             told(1e6, 128.0 * mib, (58 << 20, false))[0].starts_with("choose fast"),

@@ -34,7 +34,7 @@ pub(super) fn pareto(view: &View<'_>, width: f64) -> Option<Chart> {
     let mut plot = Plot::new(width, 400.0, x, y);
     plot.unit_cross();
     let front = front(points.iter().map(|(_, point)| *point).collect());
-    plot.steps("front", "nobody is both faster and leaner than these", &front);
+    plot.steps("front", "no allocator is both faster and leaner than these", &front);
     for (name, point) in &points {
         let title = format!("{name}: time {:.3}, memory {:.3}", point[0], point[1]);
         plot.dot(&view.class_of(name), &title, *point);
@@ -45,8 +45,8 @@ pub(super) fn pareto(view: &View<'_>, width: f64) -> Option<Chart> {
     Some(Chart {
         title: "Speed and memory together".to_owned(),
         about: format!(
-            "{whole}; towards the lower left is better. The dotted line joins those that nobody \
-             beats in both."
+            "{whole}; towards the lower left is better. The dotted line joins those that no \
+             allocator beats in both."
         ),
         svg: plot.finish("time against memory"),
     })
