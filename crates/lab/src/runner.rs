@@ -106,15 +106,6 @@ pub(crate) enum Failure {
     Broken(String),
 }
 
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Interrupted => f.write_str("interrupted"),
-            Self::Broken(why) => f.write_str(why),
-        }
-    }
-}
-
 /// The flag that SIGINT, SIGTERM and SIGHUP set, so that the measurements so far are kept even when
 /// the terminal goes away. A signal that the command was started ignoring stays ignored. The
 /// handlers are installed on first use.
@@ -280,11 +271,11 @@ pub(crate) fn execute(
         Job::Child(_) => {
             outcome(&watch.line, status, subject).map(|outcome| measured.outcome = Some(outcome))
         }
-        Job::Program { .. } => launched(&watch.line, status).map(|program| {
-            measured.wall_ns = program.wall_ns;
-            measured.peak_bytes = program.usage.peak_bytes.max(samples_bytes);
-            measured.usage = program.usage;
-            measured.status = program.status;
+        Job::Program { .. } => launched(&watch.line, status).map(|(wall_ns, status, usage)| {
+            measured.wall_ns = wall_ns;
+            measured.peak_bytes = usage.peak_bytes.max(samples_bytes);
+            measured.usage = usage;
+            measured.status = status;
         }),
     };
     Ok(read.map(|()| measured).map_err(|error| Failure::Broken(format!("{error:#}"))))
@@ -305,21 +296,14 @@ fn tell_what_is_left_out() {
     }
 }
 
-/// What the launcher reports about a program.
-struct Launched {
-    wall_ns: u64,
-    status: ExitStatus,
-    usage: Usage,
-}
-
-/// Reads the launcher's records; `status` is the launcher's own.
-fn launched(lines: &[u8], status: ExitStatus) -> anyhow::Result<Launched> {
+/// The program's time, status and usage from the launcher's records; `status` is the launcher's
+/// own.
+fn launched(lines: &[u8], status: ExitStatus) -> anyhow::Result<(u64, ExitStatus, Usage)> {
     for record in serde_json::Deserializer::from_slice(lines).into_iter() {
         match record.context("reading the launcher's record")? {
             ChildRecord::Started { .. } => {}
             ChildRecord::Ended { started_ns, ended_ns, status, usage } => {
-                let (wall_ns, status) = (ended_ns - started_ns, ExitStatus::from_raw(status));
-                return Ok(Launched { wall_ns, status, usage });
+                return Ok((ended_ns - started_ns, ExitStatus::from_raw(status), usage));
             }
             ChildRecord::Failed(why) => bail!("{why}"),
             ChildRecord::Done { .. } => bail!("a launcher gave a workload's record"),
