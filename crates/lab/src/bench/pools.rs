@@ -18,6 +18,7 @@ use hectare_pool::{Handle, Pool};
 use super::{Study, sizes_within};
 use crate::pools;
 use crate::report::{Report, Row, Series};
+use crate::stats;
 use crate::threads;
 use crate::within::within;
 
@@ -180,10 +181,13 @@ fn run(pools: &[Box<dyn Pool + Send>], plans: &[Plan]) -> anyhow::Result<Timed> 
     Ok(all)
 }
 
-/// The median of runs that took turns with the other subjects.
+/// The median time of runs that took turns with the other subjects, with what failed in the run in
+/// the middle.
 fn median(runs: &mut [Timed]) -> Timed {
     runs.sort_by_key(|run| run.ns);
-    runs[runs.len() / 2]
+    let times: Vec<f64> = runs.iter().map(|run| run.ns as f64).collect();
+    let ns = stats::median(&times).expect("there is at least one run");
+    Timed { ns: ns as u64, ..runs[runs.len() / 2] }
 }
 
 impl Study for Pools {
@@ -286,6 +290,13 @@ fn measure(args: &Args, range: (usize, usize), teams: &[Team]) -> anyhow::Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_two_runs_the_median_lies_between() {
+        let run = |ns, failed| Timed { ns, failed };
+        assert_eq!(median(&mut [run(30, 3), run(10, 1)]).ns, 20);
+        assert_eq!(median(&mut [run(30, 3), run(10, 1), run(12, 2)]).ns, 12);
+    }
 
     #[test]
     fn every_subject_is_measured_and_only_xv_fails_at_a_page() {
