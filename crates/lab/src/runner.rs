@@ -255,30 +255,29 @@ pub(crate) fn execute(
     if flag.load(Ordering::Relaxed) && !is_asked {
         return Ok(Err(Failure::Interrupted));
     }
+    let lived_ns = end_ns - start_ns;
+    let read = match job {
+        Job::Child(_) => outcome(&watch.line, status, subject)
+            .map(|outcome| (lived_ns, status, usage, Some(outcome))),
+        Job::Program { .. } => launched(&watch.line, status)
+            .map(|(wall_ns, status, usage)| (wall_ns, status, usage, None)),
+    };
+    let (wall_ns, status, usage, outcome) = match read {
+        Ok(read) => read,
+        Err(error) => return Ok(Err(Failure::Broken(format!("{error:#}")))),
+    };
     let samples_bytes = watch.samples.iter().map(|sample| sample.bytes).max().unwrap_or(0);
-    let mut measured = Measured {
-        wall_ns: end_ns - start_ns,
-        lived_ns: end_ns - start_ns,
+    Ok(Ok(Measured {
+        wall_ns,
+        lived_ns,
         peak_bytes: usage.peak_bytes.max(samples_bytes),
         usage,
-        samples: std::mem::take(&mut watch.samples),
         steal_ns: sample::steal_ns().saturating_sub(steal_before),
-        outcome: None,
+        outcome,
         status,
         served: watch.tree.served(),
-    };
-    let read = match job {
-        Job::Child(_) => {
-            outcome(&watch.line, status, subject).map(|outcome| measured.outcome = Some(outcome))
-        }
-        Job::Program { .. } => launched(&watch.line, status).map(|(wall_ns, status, usage)| {
-            measured.wall_ns = wall_ns;
-            measured.peak_bytes = usage.peak_bytes.max(samples_bytes);
-            measured.usage = usage;
-            measured.status = status;
-        }),
-    };
-    Ok(read.map(|()| measured).map_err(|error| Failure::Broken(format!("{error:#}"))))
+        samples: watch.samples,
+    }))
 }
 
 /// Says once that the libraries preloaded into this command are not measured.
