@@ -62,6 +62,7 @@ pub struct Trace {
     header: FileHeader,
     threads: BTreeMap<ThreadId, Vec<ChunkPlace>>,
     damage: Cell<Damage>,
+    /// Buffers that nobody reads from now.
     spare: RefCell<Vec<Vec<u8>>>,
     unpacker: RefCell<Unpacker>,
 }
@@ -183,7 +184,10 @@ impl Trace {
             self.note(place.offset, |damage| damage.bad_chunks += 1);
             return Ok(None);
         };
-        let mut stored = self.spare.borrow_mut().pop().unwrap_or_default();
+        let mut stored = self.buffer();
+        if rows.capacity() == 0 {
+            *rows = self.buffer();
+        }
         stored.clear();
         stored.resize(header.stored_bytes as usize, 0);
         let got = read_some(&self.file, &mut stored, place.offset + CHUNK_HEADER_BYTES as u64)?;
@@ -215,8 +219,26 @@ impl Trace {
                 }
             }
         };
-        self.spare.borrow_mut().push(stored);
+        self.give_back(stored);
         Ok(found)
+    }
+
+    /// A buffer of arbitrary content.
+    fn buffer(&self) -> Vec<u8> {
+        self.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps a buffer for whoever reads next.
+    fn give_back(&self, buffer: Vec<u8>) {
+        if buffer.capacity() > 0 {
+            self.spare.borrow_mut().push(buffer);
+        }
+    }
+
+    /// The memory kept for whoever reads next, bytes.
+    #[cfg(test)]
+    pub(crate) fn spare_bytes(&self) -> usize {
+        self.spare.borrow().iter().map(Vec::capacity).sum()
     }
 
     /// The header for a chunk of which only the beginning is good, as if the chunk had been left

@@ -84,7 +84,7 @@ impl<'a> ThreadRows<'a> {
                 self.left = 0;
             }
             let Some((place, rest)) = self.places.split_first() else {
-                self.trace.spare.borrow_mut().push(std::mem::take(&mut self.rows));
+                self.trace.give_back(std::mem::take(&mut self.rows));
                 return Ok(None);
             };
             self.places = rest;

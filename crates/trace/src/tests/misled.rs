@@ -555,3 +555,31 @@ fn the_holes_of_chunks_take_no_memory() {
     trace.check().unwrap();
     assert!(taken_bytes < u64::from(threads) << 22, "{taken_bytes}");
 }
+
+/// Of threads that follow each other, each uses the memory of the one before.
+#[test]
+fn reading_thread_after_thread_takes_memory_for_one_chunk() {
+    let file = Temp::new("in-turn");
+    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    for thread in (1..=50).map(ThreadId) {
+        for nth in 0..5_000 {
+            writer.event(thread, nth, &Event::Marker { value: nth << 48 }, false).unwrap();
+        }
+    }
+    writer.finish().unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    let read_threads = |threads: std::ops::Range<u32>| {
+        for thread in threads.map(ThreadId) {
+            let mut rows = trace.thread_rows(thread);
+            while rows.next_row().unwrap().is_some() {}
+            // Whoever asks again gets the same answer.
+            assert_eq!(rows.next_row().unwrap(), None);
+        }
+        trace.spare_bytes()
+    };
+    let of_one_bytes = read_threads(1..2);
+    assert!(of_one_bytes > 50_000, "{of_one_bytes}");
+    let of_all_bytes = read_threads(1..51);
+    assert!(of_all_bytes < 2 * of_one_bytes, "{of_all_bytes} bytes, {of_one_bytes} for one");
+    trace.check().unwrap();
+}
