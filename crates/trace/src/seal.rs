@@ -86,7 +86,9 @@ impl Clock {
         Self { from, to }
     }
 
+    /// At most the latest time there is: a header without a checksum may name any clock.
     fn convert(&self, ticks: u64) -> u64 {
-        (u128::from(ticks) * u128::from(self.to) / u128::from(self.from)) as u64
+        let converted = u128::from(ticks) * u128::from(self.to) / u128::from(self.from);
+        converted.try_into().unwrap_or(u64::MAX)
     }
 }

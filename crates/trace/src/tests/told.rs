@@ -258,6 +258,22 @@ fn a_copy_keeps_what_was_measured() {
     assert_eq!(Trace::open(&copy.0).unwrap().header().ticks_per_second, 1);
 }
 
+/// Ticks of the source that are seconds are more nanoseconds than a number holds.
+#[test]
+fn a_time_that_the_clock_of_a_copy_cannot_tell_is_the_latest() {
+    let (file, copy) = (Temp::new("long-ticks"), Temp::new("long-ticks-copy"));
+    let header = FileHeader { ticks_per_second: 1, ..FileHeader::new() };
+    let mut writer = Writer::new(fs::File::create(&file.0).unwrap(), header).unwrap();
+    for time_ticks in [3, 1 << 62] {
+        writer.event(ThreadId(1), time_ticks, &Event::Marker { value: 1 }, false).unwrap();
+    }
+    writer.finish().unwrap();
+    seal(&file.0, &copy.0, SealOptions { tick_ns: 1, ..SealOptions::default() }).unwrap();
+    let rows = &read(&Trace::open(&copy.0).unwrap())[&ThreadId(1)];
+    let times = rows.iter().map(|record| record.time_ticks).collect::<Vec<_>>();
+    assert_eq!(times, [3_000_000_000, u64::MAX]);
+}
+
 /// The last row in the order is one whose clock is behind: it frees what another thread made later.
 #[test]
 fn the_end_is_the_latest_row_of_any_thread() {
