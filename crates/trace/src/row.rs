@@ -139,7 +139,20 @@ impl RowState {
         self.put_named(out, if sized { SIZED_FREE } else { FREE }, now_ticks, object)
     }
 
-    /// Writes an event of any kind. `failed` counts only for kinds that ask for memory.
+    /// Whether [`get`](Self::get) reads the row that [`put`](Self::put) makes of this event: thread
+    /// and object have numbers that can be, an object of the thread itself was made before, and the
+    /// alignment is below 2^64.
+    pub fn can_put(&self, event: &Event) -> bool {
+        let is_known = |object: ObjectId| match object.thread() == self.thread {
+            true => object.serial() < self.next_serial,
+            false => object.thread().can_be(),
+        };
+        let is_row = !matches!(event, Event::Memalign { align_log2: 64.., .. });
+        self.thread.can_be() && is_row && event.object().is_none_or(is_known)
+    }
+
+    /// Writes an event of any kind, which must be one that [can be](Self::can_put) written. `failed`
+    /// counts only for kinds that ask for memory.
     pub fn put(
         &mut self,
         out: &mut RowWindow,

@@ -122,7 +122,8 @@ impl<W: Write + Seek> Writer<W> {
     /// Appends an event of `thread` and returns the object it makes.
     ///
     /// # Errors
-    /// When writing fails.
+    /// When writing fails. [`io::ErrorKind::InvalidInput`] for an event that no reader would
+    /// believe ([`RowState::can_put`]); it is then not in the trace.
     pub fn event(
         &mut self,
         thread: ThreadId,
@@ -131,6 +132,9 @@ impl<W: Write + Seek> Writer<W> {
         failed: bool,
     ) -> io::Result<Option<ObjectId>> {
         let buffer = self.buffer(thread);
+        if !buffer.state.can_put(event) {
+            return Err(no_row(thread, event));
+        }
         let made = buffer.event(time_ticks, event, failed);
         if buffer.is_full() {
             self.flush(thread)?;
@@ -229,4 +233,10 @@ impl<W: Write + Seek> Writer<W> {
         self.out.flush()?;
         Ok(self.out)
     }
+}
+
+#[cold]
+fn no_row(thread: ThreadId, event: &Event) -> io::Error {
+    let told = format!("{thread} cannot have the event {event:?}");
+    io::Error::new(io::ErrorKind::InvalidInput, told)
 }

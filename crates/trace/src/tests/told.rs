@@ -242,6 +242,39 @@ fn a_writer_says_where_the_index_is_only_once_it_is_there() {
     assert_eq!(trace.damage().offset, HEADER_BYTES as u64, "from the end of what is there");
 }
 
+/// Their rows would be damage to a reader, or be written with a number that wrapped around.
+#[test]
+fn an_event_that_no_reader_believes_is_refused_and_costs_nothing() {
+    let file = Temp::new("believed");
+    let mut writer = Writer::new(fs::File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let thread = ThreadId(1);
+    let malloc = Event::Malloc { size_bytes: 8 };
+    let made = writer.event(thread, 1, &malloc, false).unwrap();
+    let free = |thread, serial| Event::Free { object: Some(ObjectId::new(thread, serial)) };
+    for (of, event) in [
+        (thread, free(thread, 1)),
+        (thread, free(thread, 2)),
+        (thread, free(ThreadId(0), 1)),
+        (thread, Event::Memalign { size_bytes: 8, align_log2: 64 }),
+        (ThreadId(0), malloc),
+        (ThreadId(1 << 24), malloc),
+    ] {
+        let refused = writer.event(of, 2, &event, false).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput, "{of} {event:?}");
+    }
+    for (of, event) in [
+        (ThreadId((1 << 24) - 1), free(ThreadId(2), 77)),
+        (thread, Event::Memalign { size_bytes: 8, align_log2: 63 }),
+        (thread, Event::Free { object: made }),
+    ] {
+        writer.event(of, 3, &event, false).unwrap();
+    }
+    writer.finish().unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    assert_eq!(read(&trace).values().map(Vec::len).sum::<usize>(), 4);
+    trace.check().unwrap();
+}
+
 #[test]
 fn a_copy_keeps_what_was_measured() {
     let (file, copy) = (Temp::new("measured"), Temp::new("measured-copy"));
