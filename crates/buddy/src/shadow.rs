@@ -4,7 +4,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use crate::{Error, FrameAllocator, FrameId, Order, Stats};
+use crate::{Error, FrameAllocator, FrameId, Order, RangeAllocator, Stats};
 
 /// A small generator with a fixed seed (Steele and others, "SplitMix", 2014).
 pub(crate) struct Random(pub(crate) u64);
@@ -168,6 +168,45 @@ pub(crate) fn live(allocator: &mut impl FrameAllocator, seed: u64, steps: usize)
     assert!(allocator.alloc(largest).is_ok(), "all is free, but {largest:?} cannot be had");
 }
 
+/// A random call on a range of at most `most` frames.
+pub(crate) fn range_step(
+    allocator: &mut impl RangeAllocator,
+    shadow: &mut Shadow,
+    random: &mut Random,
+    most: usize,
+) {
+    let frames = shadow.free.len();
+    let (start, length) = (random.below(frames + 2), 1 + random.below(most));
+    match random.below(4) {
+        0 => {
+            let expected = shadow.give(start, length);
+            assert_eq!(allocator.free_range(FrameId(start), length), expected);
+        }
+        1 => {
+            let expected = if start + length > frames {
+                Err(Error::OutOfRange)
+            } else if shadow.is_free(start, length) {
+                shadow.take(start, length);
+                Ok(())
+            } else {
+                Err(Error::Exhausted)
+            };
+            assert_eq!(allocator.reserve(FrameId(start), length), expected);
+        }
+        _ => {
+            let align = 1 << random.below(8);
+            let limit = if random.below(2) == 0 { usize::MAX } else { start };
+            let fits = |at: usize| at + length <= limit && shadow.is_free(at, length);
+            let lowest = (0..frames).step_by(align).find(|&at| fits(at));
+            let got = allocator.alloc_range(length, align, limit);
+            assert_eq!(got.map(|frame| frame.0), lowest.ok_or(Error::Exhausted));
+            if let Some(at) = lowest {
+                shadow.take(at, length);
+            }
+        }
+    }
+}
+
 /// [`live`] over several sizes and seeds; `with` makes an allocator and passes it on.
 pub(crate) fn many_lives(steps: usize, with: impl Fn(usize, &dyn Fn(&mut dyn FrameAllocator))) {
     for (seed, frames) in [1, 2, 63, 64, 65, 100, 1000, 1024, 4161].into_iter().enumerate() {
@@ -213,8 +252,8 @@ impl FrameAllocator for &mut dyn FrameAllocator {
 
 mod tests {
     use super::*;
+    use crate::MAX_ORDER;
     use crate::{Atomic, BitmapTree, Bitset, Extents, ListLinked, ListVec, TreeLinked, TreeVec};
-    use crate::{MAX_ORDER, RangeAllocator};
     use hectare_base::sync::atomic::AtomicU64;
 
     #[test]

@@ -15,7 +15,7 @@ mod plain {
 
     use super::*;
     use crate::RangeAllocator;
-    use crate::shadow::{Random, Shadow, many_lives};
+    use crate::shadow::{Random, Shadow, many_lives, range_step};
 
     #[test]
     fn one_thread_lives_as_the_shadow_says() {
@@ -58,40 +58,10 @@ mod plain {
             let (mut local, mut random) = (shared.local(), Random(seed));
             let mut shadow = Shadow::new(frames);
             for _ in 0..3_000 {
-                let length = 1 + random.below(frames / 4);
-                let start = random.below(frames);
-                match random.below(4) {
-                    0 => {
-                        let align = 1 << random.below(8);
-                        let limit = if random.below(2) == 0 { usize::MAX } else { start };
-                        let fits = |at: usize| at + length <= limit && shadow.is_free(at, length);
-                        let lowest = (0..frames).step_by(align).find(|&at| fits(at));
-                        let got = local.alloc_range(length, align, limit);
-                        assert_eq!(got.map(|frame| frame.0), lowest.ok_or(Error::Exhausted));
-                        if let Some(at) = lowest {
-                            shadow.take(at, length);
-                        }
-                    }
-                    1 => {
-                        let expected = if start + length > frames {
-                            Err(Error::OutOfRange)
-                        } else if shadow.is_free(start, length) {
-                            shadow.take(start, length);
-                            Ok(())
-                        } else {
-                            Err(Error::Exhausted)
-                        };
-                        assert_eq!(local.reserve(FrameId(start), length), expected);
-                    }
-                    2 => {
-                        let expected = shadow.give(start, length);
-                        assert_eq!(local.free_range(FrameId(start), length), expected);
-                    }
-                    _ => {
-                        if let Ok(FrameId(frame)) = local.alloc(Order::ZERO) {
-                            shadow.take(frame, 1);
-                        }
-                    }
+                if random.below(4) > 0 {
+                    range_step(&mut local, &mut shadow, &mut random, frames / 4);
+                } else if let Ok(FrameId(frame)) = local.alloc(Order::ZERO) {
+                    shadow.take(frame, 1);
                 }
                 shared.validate().unwrap();
                 assert_eq!(local.stats(), shadow.stats());

@@ -3,14 +3,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::*;
-use crate::shadow::Random;
-
-fn lowest_fit(free: &[bool], order: Order) -> Option<usize> {
-    let length = order.frames();
-    (0..free.len() / length)
-        .map(|i| i * length)
-        .find(|&at| free[at..at + length].iter().all(|&f| f))
-}
+use crate::shadow::{Random, Shadow, range_step};
 
 #[test]
 fn a_random_life_agrees_with_a_map_of_frames() {
@@ -18,72 +11,30 @@ fn a_random_life_agrees_with_a_map_of_frames() {
         let (mut random, mut asked) = (Random(seed), Random(!seed));
         let mut metadata = vec![!0; Bitset::metadata_words(frames)];
         let mut bitset = Bitset::new(frames, &mut metadata).unwrap();
-        let mut free = vec![false; frames];
+        let mut shadow = Shadow::new(frames);
         for step in 0..3_000 {
             let order = Order::new((random.next() % 14).min(random.next() % 14) as u8).unwrap();
-            let frame = random.below(frames + 2);
-            let length = 1 + random.below(if step % 7 == 0 { frames } else { 100.min(frames) });
-            let end = frame + length;
             match random.below(7) {
                 0 => {
-                    let expected = lowest_fit(&free, order).ok_or(Error::Exhausted);
+                    let expected = shadow.lowest(order).ok_or(Error::Exhausted);
                     assert_eq!(bitset.alloc(order).map(|f| f.0), expected);
                     if let Ok(at) = expected {
-                        free[at..at + order.frames()].fill(false);
+                        shadow.take(at, order.frames());
                     }
                 }
                 1 | 2 => {
-                    let frame = frame & !(order.frames() - 1);
-                    let end = frame + order.frames();
-                    let expected = if end > frames {
-                        Err(Error::OutOfRange)
-                    } else if free[frame..end].iter().any(|&f| f) {
-                        Err(Error::NotAllocated)
-                    } else {
-                        free[frame..end].fill(true);
-                        Ok(())
-                    };
+                    let frame = random.below(frames + 2) & !(order.frames() - 1);
+                    let expected = shadow.free(frame, order);
                     assert_eq!(bitset.free(FrameId(frame), order), expected);
                 }
-                3 => {
-                    let expected = if end > frames {
-                        Err(Error::OutOfRange)
-                    } else if free[frame..end].iter().any(|&f| f) {
-                        Err(Error::NotAllocated)
-                    } else {
-                        free[frame..end].fill(true);
-                        Ok(())
-                    };
-                    assert_eq!(bitset.free_range(FrameId(frame), length), expected);
-                }
-                4 => {
-                    let expected = if end > frames {
-                        Err(Error::OutOfRange)
-                    } else if !free[frame..end].iter().all(|&f| f) {
-                        Err(Error::Exhausted)
-                    } else {
-                        free[frame..end].fill(false);
-                        Ok(())
-                    };
-                    assert_eq!(bitset.reserve(FrameId(frame), length), expected);
-                }
                 _ => {
-                    let align = 1 << random.below(8);
-                    let limit = if random.below(2) == 0 { usize::MAX } else { frame };
-                    let lowest = (0..frames).step_by(align).find(|&at| {
-                        at + length <= limit.min(frames) && free[at..at + length].iter().all(|&f| f)
-                    });
-                    let got = bitset.alloc_range(length, align, limit);
-                    assert_eq!(got.map(|frame| frame.0), lowest.ok_or(Error::Exhausted));
-                    if let Some(at) = lowest {
-                        free[at..at + length].fill(false);
-                    }
+                    let most = if step % 7 == 0 { frames } else { 100.min(frames) };
+                    range_step(&mut bitset, &mut shadow, &mut random, most);
                 }
             }
             bitset.validate().unwrap();
-            let counted = Stats::count(frames, |frame| free[frame]);
-            assert_eq!(bitset.stats(), counted, "step {step}");
-            let largest = Order::all().rev().find(|&o| lowest_fit(&free, o).is_some());
+            assert_eq!(bitset.stats(), shadow.stats(), "step {step}");
+            let largest = Order::all().rev().find(|&o| shadow.lowest(o).is_some());
             assert_eq!(bitset.largest_free_order(), largest);
             let mut down = Vec::new();
             let mut before = FrameId(frames);
