@@ -1,6 +1,7 @@
 //! Chunks: stretches of one thread's rows, each decodable by itself.
 
 use crate::event::ThreadId;
+use crate::fixed;
 
 /// Bytes of a chunk header.
 pub const CHUNK_HEADER_BYTES: usize = 64;
@@ -70,9 +71,9 @@ impl ChunkHeader {
 
     /// Reads a header. `None` when the bytes are not those of an undamaged header.
     pub fn from_bytes(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<Self> {
-        let u32_at = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_le_bytes(*b));
-        let u64_at = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_le_bytes(*b));
-        if u32_at(0)? != MAGIC || u32_at(60)? != crc32fast::hash(&bytes[..60]) {
+        let u32_at = |at| fixed::u32_at(bytes, at);
+        let u64_at = |at| fixed::u64_at(bytes, at);
+        if u32_at(0) != MAGIC || u32_at(60) != crc32fast::hash(&bytes[..60]) {
             return None;
         }
         let header = Self {
@@ -82,15 +83,15 @@ impl ChunkHeader {
                 4 => ChunkState::Framed,
                 _ => return None,
             },
-            thread: ThreadId(u32_at(8)?),
-            rows: u32_at(12)?,
-            span_bytes: u32_at(16)?,
-            stored_bytes: u32_at(20)?,
-            plain_bytes: u32_at(24)?,
-            crc: u32_at(28)?,
-            first_serial: u64_at(32)?,
-            first_time_ticks: u64_at(40)?,
-            last_time_ticks: u64_at(48)?,
+            thread: ThreadId(u32_at(8)),
+            rows: u32_at(12),
+            span_bytes: u32_at(16),
+            stored_bytes: u32_at(20),
+            plain_bytes: u32_at(24),
+            crc: u32_at(28),
+            first_serial: u64_at(32),
+            first_time_ticks: u64_at(40),
+            last_time_ticks: u64_at(48),
         };
         let fits = u64::from(header.stored_bytes) + CHUNK_HEADER_BYTES as u64
             <= u64::from(header.span_bytes);

@@ -14,6 +14,8 @@
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 
+use crate::fixed::u32_at;
+
 /// Bytes before the stretch of a frame.
 const HEADER_BYTES: usize = 16;
 
@@ -136,8 +138,7 @@ impl Unpacker {
         self.stream.reset(false);
         let (mut filled, mut rows) = (0, 0);
         while let Some((header, rest)) = stored.split_first_chunk::<HEADER_BYTES>() {
-            let field =
-                |nth: usize| header[4 * nth..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+            let field = |nth: usize| u32_at(header, 4 * nth);
             let (bytes, size) = (field(0) as usize, field(1) as usize);
             let Some(stretch) = rest.get(..bytes) else { break };
             if crc(&stored[..HEADER_BYTES + bytes]) != field(3)

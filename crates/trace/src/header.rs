@@ -1,6 +1,7 @@
 //! The file header: what was recorded, when, and with which clock.
 
 use crate::error::Error;
+use crate::fixed;
 
 /// Bytes before the first chunk: a page, so that a recorder can map header and chunks separately.
 pub const HEADER_BYTES: usize = 4096;
@@ -126,8 +127,8 @@ impl FileHeader {
     /// # Errors
     /// [`Error::NotATrace`], [`Error::Version`], [`Error::BadHeader`].
     pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Error> {
-        let u32_at = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-        let u64_at = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        let u32_at = |at| fixed::u32_at(bytes, at);
+        let u64_at = |at| fixed::u64_at(bytes, at);
         if bytes[..8] != MAGIC {
             return Err(Error::NotATrace);
         }

@@ -34,6 +34,7 @@ mod chunk;
 mod curve;
 mod error;
 mod event;
+mod fixed;
 mod frame;
 pub mod header;
 mod histogram;

@@ -43,7 +43,7 @@ pub struct ChunkPlace {
 }
 
 impl ChunkPlace {
-    fn of(offset: u64, header: &ChunkHeader) -> Self {
+    pub(crate) fn of(offset: u64, header: &ChunkHeader) -> Self {
         Self {
             offset,
             thread: header.thread,

@@ -191,13 +191,7 @@ impl<W: Write + Seek> Writer<W> {
         };
         self.out.write_all(&header.to_bytes())?;
         self.out.write_all(&stored)?;
-        self.places.push(ChunkPlace {
-            offset: self.offset,
-            thread: header.thread,
-            rows: header.rows,
-            first_time_ticks: header.first_time_ticks,
-            last_time_ticks: header.last_time_ticks,
-        });
+        self.places.push(ChunkPlace::of(self.offset, &header));
         self.offset += u64::from(header.span_bytes);
         Ok(true)
     }

@@ -4,6 +4,7 @@ use super::{ChunkPlace, Trace, read_some};
 use crate::chunk::CHUNK_HEADER_BYTES;
 use crate::error::{Damage, Error};
 use crate::event::ThreadId;
+use crate::fixed::{u32_at, u64_at};
 use crate::header::HEADER_BYTES;
 use crate::writer::{INDEX_ENTRY_BYTES, INDEX_MAGIC};
 
@@ -124,12 +125,4 @@ fn is_among(place: &ChunkPlace, places: &[ChunkPlace]) -> bool {
     places
         .binary_search_by_key(&place.offset, |other| other.offset)
         .is_ok_and(|at| places[at] == *place)
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
 }
