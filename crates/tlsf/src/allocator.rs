@@ -8,7 +8,6 @@
 //!
 //! References implement the trait, not the heaps. So a collection cannot outlive the heap, and the
 //! contents of a leaked collection are borrowed no longer than the heap is.
-//! are borrowed no longer than the heap is.
 
 use core::alloc::Layout;
 use core::ptr::{NonNull, without_provenance_mut};
