@@ -31,6 +31,18 @@ impl Notes {
     }
 }
 
+/// Makes the optional calls that a source around `inner` passes on, and looks for them there.
+pub(crate) fn optional_calls_pass(source: &impl PageSource, inner: &Notes) {
+    // SAFETY: the source inside touches nothing.
+    unsafe {
+        assert_eq!(source.move_pages(place(64), place(128), 16), Ok(()));
+        assert_eq!(source.seal(place(64), 32), Ok(()));
+        source.advise_huge(place(64), 48, true);
+    }
+    let expected = ["move_pages 64 128 16", "seal 64 32", "advise_huge 64 48 true"];
+    assert_eq!(inner.calls(), expected);
+}
+
 // SAFETY: it hands out nothing.
 unsafe impl PageSource for Notes {
     fn page_bytes(&self) -> usize {

@@ -8,7 +8,7 @@ use hectare_base::align::align_up;
 use hectare_base::sync::Park;
 
 use crate::hugetlb;
-use crate::source::reserve_and_commit;
+use crate::source::{decommit_each, reserve_and_commit};
 use crate::{PageRange, PageSource, SourceError, System};
 
 /// Linux's private anonymous memory. Ranges are aligned to a page at least; an alignment that is no
@@ -293,8 +293,7 @@ unsafe impl PageSource for Os {
             return gone;
         }
         // SAFETY: the caller's promise, passed on.
-        let gone = |range: &&PageRange| unsafe { self.decommit(range.start, range.bytes) }.is_ok();
-        ranges.iter().filter(gone).map(|range| range.bytes).sum()
+        unsafe { decommit_each(self, ranges) }
     }
 
     unsafe fn populate(&self, start: NonNull<u8>, bytes: usize) {

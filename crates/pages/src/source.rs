@@ -82,8 +82,7 @@ pub unsafe trait PageSource {
     /// As for [`decommit`](Self::decommit), for each range.
     unsafe fn decommit_all(&self, ranges: &[PageRange]) -> usize {
         // SAFETY: the caller's promise, passed on.
-        let gone = |range: &&PageRange| unsafe { self.decommit(range.start, range.bytes) }.is_ok();
-        ranges.iter().filter(gone).map(|range| range.bytes).sum()
+        unsafe { decommit_each(self, ranges) }
     }
 
     /// Says that a committed range is about to be written. A source that gives memory at the first
@@ -217,6 +216,19 @@ pub(crate) fn reserve_and_commit(
             Err(error)
         }
     }
+}
+
+/// Decommits each of `ranges` by a call of its own. Returns how many bytes were given back.
+///
+/// # Safety
+/// As for [`PageSource::decommit`], for each range.
+pub(crate) unsafe fn decommit_each(
+    source: &(impl PageSource + ?Sized),
+    ranges: &[PageRange],
+) -> usize {
+    // SAFETY: the caller's promise, passed on.
+    let gone = |range: &&PageRange| unsafe { source.decommit(range.start, range.bytes) }.is_ok();
+    ranges.iter().filter(gone).map(|range| range.bytes).sum()
 }
 
 // SAFETY: every call is passed on unchanged to a source that meets the contract.
