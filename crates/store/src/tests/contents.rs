@@ -75,10 +75,10 @@ fn contents_with_one_hash_are_compared() {
     assert_eq!(store.pool().stats().objects, 1);
 }
 
-/// LZ4 that calls this before it fills a page.
-struct Before<F>(F);
+/// LZ4 that calls the first before it compresses a page, and the second before it fills one.
+struct Before<C, D>(C, D);
 
-impl<F: Fn() + Send + Sync> Codec for Before<F> {
+impl<C: Fn() + Send + Sync, D: Fn() + Send + Sync> Codec for Before<C, D> {
     fn name(&self) -> &str {
         "before"
     }
@@ -88,11 +88,12 @@ impl<F: Fn() + Send + Sync> Codec for Before<F> {
     }
 
     fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize> {
+        (self.0)();
         Lz4.compress(page, out)
     }
 
     fn decompress(&self, data: &[u8], page: &mut [u8]) -> bool {
-        (self.0)();
+        (self.1)();
         Lz4.decompress(data, page)
     }
 }
@@ -104,15 +105,15 @@ fn a_codec_that_panics_amid_a_comparison_leaves_no_object_behind() {
     for panics in [false, true] {
         let both = Arc::new(Barrier::new(2));
         let waiting = Arc::clone(&both);
-        let codec = Before(move || {
+        let wait = move || {
             // Once when the object is compared, once when the page is gone.
             waiting.wait();
             waiting.wait();
             if panics {
                 std::panic::resume_unwind(Box::new(()));
             }
-        });
-        let codecs: Vec<Box<dyn Codec>> = vec![Box::new(codec)];
+        };
+        let codecs: Vec<Box<dyn Codec>> = vec![Box::new(Before(|| (), wait))];
         let store = Store::new(dense(), Config { codecs, dedup: true, ..Config::new(2) });
         let store = store.expect("a store");
         let page = text(&mut Random::new(8));
@@ -207,37 +208,17 @@ fn a_stronger_codec_makes_idle_pages_smaller() {
     shadow.drain(&store);
 }
 
-/// LZ4 that counts the pages it is given.
-#[derive(Clone, Default)]
-struct Counting(Arc<AtomicU32>);
-
-impl Codec for Counting {
-    fn name(&self) -> &str {
-        "counting"
-    }
-
-    fn bound_bytes(&self, page_bytes: usize) -> usize {
-        Lz4.bound_bytes(page_bytes)
-    }
-
-    fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize> {
-        self.0.fetch_add(1, Relaxed);
-        Lz4.compress(page, out)
-    }
-
-    fn decompress(&self, data: &[u8], page: &mut [u8]) -> bool {
-        Lz4.decompress(data, page)
-    }
-}
-
 #[test]
 fn a_codec_tries_a_page_once_and_each_stronger_one_does() {
-    let counting: [Counting; 3] = Default::default();
+    let given: [Arc<AtomicU32>; 3] = Default::default();
+    let counting = |given: &Arc<AtomicU32>| -> Box<dyn Codec> {
+        let given = Arc::clone(given);
+        Box::new(Before(move || _ = given.fetch_add(1, Relaxed), || ()))
+    };
     let policy = Policy { pressure_percent: 0, ..Policy::default() };
     for codecs in 1..=3 {
-        let given = counting[..codecs].iter().cloned().map(|codec| Box::new(codec) as _);
-        let config =
-            Config { codecs: given.collect(), limit_bytes: 1 << 20, policy, ..Config::new(1) };
+        let counting = given[..codecs].iter().map(counting).collect();
+        let config = Config { codecs: counting, limit_bytes: 1 << 20, policy, ..Config::new(1) };
         let store = Store::new(dense(), config).expect("a store");
         store.put(0, &noise(&mut Random::new(13))).expect("memory");
         for _ in 0..2 {
@@ -246,7 +227,7 @@ fn a_codec_tries_a_page_once_and_each_stronger_one_does() {
             }
             store.tend_at(Duration::from_secs(60)).expect("a sound store");
         }
-        let tried = counting.each_ref().map(|Counting(tried)| tried.swap(0, Relaxed));
+        let tried = given.each_ref().map(|given| given.swap(0, Relaxed));
         assert_eq!(tried, [1, u32::from(codecs > 1), u32::from(codecs > 2)]);
     }
 }

@@ -3,6 +3,11 @@
 use super::*;
 use hectare_pool::{Handle, NoObject, PoolStats};
 
+/// A cache, which drops pages at its limit.
+fn cache(limit_bytes: usize, keys: usize) -> Config {
+    Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(keys) }
+}
+
 #[test]
 fn the_limit_is_kept_and_what_was_there_stays() {
     let limit_bytes = 256 << 10;
@@ -171,7 +176,7 @@ impl<P: Pool> Pool for Compacted<P> {
 #[test]
 fn a_cache_at_its_limit_is_not_compacted_for_every_few_pages() {
     let (limit_bytes, pages) = (1 << 20, 10_000);
-    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(pages) };
+    let config = cache(limit_bytes, pages);
     let store = Store::new(Compacted(dense(), AtomicU32::new(0)), config).expect("a store");
     let mut random = Random::new(31);
     (0..pages).for_each(|key| store.put(key, &text(&mut random)).expect("room is made"));
@@ -204,7 +209,7 @@ fn refused_puts_compact_once_in_a_sixty_fourth() {
 #[test]
 fn near_the_limit_many_holes_are_filled_before_pages_are_taken_out() {
     let (limit_bytes, keys) = (8 << 20, 10_000);
-    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(keys) };
+    let config = cache(limit_bytes, keys);
     let store = Store::new(dense(), config).expect("a store");
     let mut random = Random::new(44);
     let mut put = |key| store.put(key, &text(&mut random)).expect("room is made");
@@ -232,7 +237,7 @@ fn near_the_limit_many_holes_are_filled_before_pages_are_taken_out() {
 #[test]
 fn what_small_objects_cost_is_not_taken_for_holes() {
     let (limit_bytes, keys) = (2 << 20, 40_000);
-    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(keys) };
+    let config = cache(limit_bytes, keys);
     let store = Store::new(dense(), config).expect("a store");
     let mut random = Random::new(45);
     let evicted = (0..keys).find_map(|key| {
@@ -251,7 +256,7 @@ fn what_small_objects_cost_is_not_taken_for_holes() {
 #[test]
 fn puts_into_a_sparse_table_share_the_work_as_well() {
     let (limit_bytes, keys) = (1 << 20, 200_000);
-    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(keys) };
+    let config = cache(limit_bytes, keys);
     let store = Store::new(Compacted(dense(), AtomicU32::new(0)), config).expect("a store");
     let mut random = Random::new(46);
     for _ in 0..5000 {
@@ -267,7 +272,7 @@ fn puts_into_a_sparse_table_share_the_work_as_well() {
 fn puts_share_the_work(pool: impl Pool, most_moved: u64, least_percent: usize) {
     const KEYS: usize = 20_000;
     let limit_bytes = 8 << 20;
-    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(KEYS) };
+    let config = cache(limit_bytes, KEYS);
     let store = Store::new(Compacted(pool, AtomicU32::new(0)), config).expect("a store");
     let mut random = Random::new(37);
     let (mut before, mut looks_before) = ((0, 0), 0);
@@ -311,7 +316,7 @@ fn puts_share_the_work_of_making_room() {
 #[test]
 fn where_no_page_is_raw_room_is_made_without_a_look_at_every_key() {
     let (limit_bytes, pages) = (1 << 20, 1000);
-    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(pages) };
+    let config = cache(limit_bytes, pages);
     let store = Arc::new(Store::new(dense(), config).expect("a store"));
     let writer = Arc::clone(&store);
     let (done, is_done) = std::sync::mpsc::channel();
@@ -330,7 +335,7 @@ fn where_no_page_is_raw_room_is_made_without_a_look_at_every_key() {
 #[test]
 fn of_many_raw_pages_no_more_go_than_a_put_needs() {
     let (limit_bytes, pages) = (4 << 20, 3000);
-    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(pages) };
+    let config = cache(limit_bytes, pages);
     let store = Store::new(dense(), config).expect("a store");
     let mut random = Random::new(39);
     for key in 0..pages {
@@ -346,9 +351,7 @@ fn of_many_raw_pages_no_more_go_than_a_put_needs() {
 
 #[test]
 fn without_a_key_there_is_no_page_to_take_out() {
-    let evict = Some(Evict::new(|_, _| true));
-    let config = Config { limit_bytes: 1, evict, ..Config::new(0) };
-    let store = Store::new(dense(), config).expect("a store");
+    let store = Store::new(dense(), cache(1, 0)).expect("a store");
     assert_eq!(store.tend_at(Duration::from_secs(5)), Ok(Tended::default()));
 }
 
@@ -356,7 +359,7 @@ fn without_a_key_there_is_no_page_to_take_out() {
 #[test]
 fn new_pages_go_where_no_old_one_is_left() {
     let limit_bytes = 256 << 10;
-    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(1000) };
+    let config = cache(limit_bytes, 1000);
     let store = Store::new(dense(), config).expect("a store");
     let mut random = Random::new(38);
     store.tend_at(Duration::from_secs(1_000_000)).expect("a sound store");
@@ -538,9 +541,7 @@ fn full_device() -> File {
 #[test]
 fn what_a_failing_device_does_not_take_is_evicted() {
     let limit_bytes = 256 << 10;
-    let evict = Some(Evict::new(|_, _| true));
-    let backing = Some(full_device());
-    let config = Config { limit_bytes, evict, backing, ..Config::new(500) };
+    let config = Config { backing: Some(full_device()), ..cache(limit_bytes, 500) };
     let store = Store::new(dense(), config).expect("a store");
     let mut random = Random::new(20);
     (0..500).for_each(|key| store.put(key, &text(&mut random)).expect("room is made"));
@@ -880,9 +881,8 @@ fn any_percentage_is_pressure_at_the_limit_at_most() {
     // The first percentage times the limit is 100 times 2^64.
     let percentages = [(100 << 44, true), (usize::MAX, true), (101, true), (100, true), (0, false)];
     for (percent, leaves_them) in percentages {
-        let evict = Some(Evict::new(|_, _| true));
         let policy = Policy { pressure_percent: percent, ..Policy::default() };
-        let config = Config { limit_bytes, evict, policy, ..Config::new(20) };
+        let config = Config { policy, ..cache(limit_bytes, 20) };
         let store = Store::new(dense(), config).expect("a store");
         let (mut shadow, mut random) = (Shadow::new(), Random::new(18));
         for key in 0..20 {
