@@ -1,7 +1,8 @@
 //! Sealing: turns the file that a recorder left into a compressed one with an index.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::error::{Damage, Error};
@@ -36,9 +37,14 @@ pub struct Sealed {
 /// streamed one after another, so memory stays bounded by a chunk.
 ///
 /// # Errors
-/// When the source is not a readable trace or the target cannot be written.
+/// When the source is not a readable trace, the target cannot be written, or it is the source,
+/// which is then as it was.
 pub fn seal(source: &Path, target: &Path, options: SealOptions) -> Result<Sealed, Error> {
     let trace = Trace::open(source)?;
+    if is_one_file(source, target) {
+        let told = "it is the trace itself, which would be lost";
+        return Err(Error::Write(io::Error::new(io::ErrorKind::InvalidInput, told)));
+    }
     let clock = Clock::new(trace.header(), options);
     let header = FileHeader {
         ticks_per_second: clock.to,
@@ -65,6 +71,13 @@ pub fn seal(source: &Path, target: &Path, options: SealOptions) -> Result<Sealed
     let file = file.into_inner().map_err(|error| Error::Write(error.into_error()))?;
     (&file).flush().map_err(Error::Write)?;
     Ok(Sealed { rows, file_bytes: file.metadata()?.len(), damage: trace.damage() })
+}
+
+/// Whether both paths lead to the same file.
+fn is_one_file(source: &Path, target: &Path) -> bool {
+    let [source, target] = [source, target]
+        .map(|path| fs::metadata(path).ok().map(|known| (known.dev(), known.ino())));
+    source.is_some() && source == target
 }
 
 /// Converts the source's ticks to the target's.

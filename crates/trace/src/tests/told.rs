@@ -291,6 +291,19 @@ fn a_copy_keeps_what_was_measured() {
     assert_eq!(Trace::open(&copy.0).unwrap().header().ticks_per_second, 1);
 }
 
+#[test]
+fn a_trace_is_not_sealed_into_itself() {
+    let (file, link) = (Temp::new("itself"), Temp::new("itself-link"));
+    let (rows, order) = random_rows(62, 2, 1000);
+    write(&file.0, &order);
+    fs::hard_link(&file.0, &link.0).unwrap();
+    for target in [&file, &link] {
+        let refused = seal(&file.0, &target.0, SealOptions::default()).unwrap_err();
+        assert!(matches!(refused, Error::Write(_)), "{refused}");
+    }
+    assert_eq!(read(&Trace::open(&file.0).unwrap()), rows);
+}
+
 /// Ticks of the source that are seconds are more nanoseconds than a number holds.
 #[test]
 fn a_time_that_the_clock_of_a_copy_cannot_tell_is_the_latest() {
