@@ -156,7 +156,7 @@ impl<'a> Local<'a> {
             let state = self.shared.sector_state(sector);
             let choices = match from {
                 From::Partial => state.pieces(),
-                From::Whole => [state.in_whole(), 0],
+                From::Whole => [state.whole(), 0],
             };
             for word in choices.into_iter().flat_map(state::each) {
                 let word = sector * SECTOR_WORDS + word;
@@ -190,7 +190,7 @@ impl<'a> Local<'a> {
             while let Some(sector) = self.shared.next_sector(top, next) {
                 let state = self.shared.sector_state(sector);
                 let [between, full] = state.partial();
-                for word in [between, full, state.in_whole()].into_iter().flat_map(state::each) {
+                for word in [between, full, state.whole()].into_iter().flat_map(state::each) {
                     let word = sector * SECTOR_WORDS + word;
                     if let Some(bit) = self.shared.take_block(word, order) {
                         return Some(word * WORD + bit);

@@ -84,8 +84,8 @@ impl SectorState {
         self.nonempty
     }
 
-    /// The words of whole huge frames.
-    const fn whole(self) -> u32 {
+    /// The words of whole huge frames, all of them full.
+    pub(super) const fn whole(self) -> u32 {
         blocks(self.full as u64, HUGE_WORDS.ilog2()) as u32 * 0xff
     }
 
@@ -103,11 +103,6 @@ impl SectorState {
             [0, last] if last.is_power_of_two() && self.whole() != 0 => [self.whole(), last],
             pieces => pieces,
         }
-    }
-
-    /// Words of whole huge frames, all of them full.
-    pub(super) const fn in_whole(self) -> u32 {
-        self.whole()
     }
 
     /// The first words of aligned runs of 2^order full words: outside whole huge frames, and

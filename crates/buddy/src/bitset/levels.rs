@@ -3,8 +3,6 @@
 //! Nothing here knows what a bit means. An index out of range reads as 0 and is not written, so
 //! that no input can make a call panic. The callers' invariants keep indices in range.
 
-use core::ops::Range;
-
 use crate::bits::{WORD, WORD_SHIFT, blocks};
 
 /// Levels of words: a bit stands for 64^level frames. The last level is that of the largest order.
@@ -298,10 +296,5 @@ impl<'m> Levels<'m> {
             }
         }
         true
-    }
-
-    /// All words of a level.
-    pub(super) const fn all(&self, level: usize) -> Range<usize> {
-        0..self.count(level)
     }
 }

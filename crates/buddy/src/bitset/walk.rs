@@ -143,7 +143,7 @@ impl Bitset<'_> {
         let mut free = 0;
         for level in 0..LEVELS {
             let shift = WORD_SHIFT as usize * level;
-            for word in self.levels.all(level) {
+            for word in 0..self.levels.count(level) {
                 free += self.check_word(level, word)? << shift;
             }
             if !(0..ORDERS).all(|order| self.levels.summary_agrees(level, order)) {

@@ -61,7 +61,7 @@ impl<'a> ThreadRows<'a> {
     }
 
     #[cold]
-    pub(super) fn next_row_slow(&mut self) -> Result<Option<Record>, Error> {
+    fn next_row_slow(&mut self) -> Result<Option<Record>, Error> {
         loop {
             if self.open {
                 // Up to the zero tag, or to an unfinished row.
