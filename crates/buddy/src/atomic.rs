@@ -250,6 +250,13 @@ impl<'m> Atomic<'m> {
         Err(Error::NotAllocated)
     }
 
+    /// Gives back the frames of `mask`, which were held. A frame that was freed twice at once, by
+    /// its holder and by another thread, may be free for all already: that costs no other frame.
+    fn give_held(&self, word: usize, mask: u64) {
+        let old = self.bits(word).fetch_or(mask, Ordering::AcqRel);
+        self.note(word, old, old | mask);
+    }
+
     #[inline]
     fn exchange(&self, word: usize, old: u64, new: u64) -> Result<(), u64> {
         self.bits(word).compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed)?;

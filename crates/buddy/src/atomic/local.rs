@@ -50,8 +50,10 @@ impl<'a> Local<'a> {
         let Some(own) = self.reserved else { return false };
         let mask = own.mask.load(Ordering::Relaxed);
         own.mask.store(0, Ordering::Release);
-        // Nobody else can have freed what is held: that is free already.
-        mask != 0 && self.shared.give_bits(own.word, mask).is_ok()
+        if mask != 0 {
+            self.shared.give_held(own.word, mask);
+        }
+        mask != 0
     }
 
     fn release_tree(&mut self) {

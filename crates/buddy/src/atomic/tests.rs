@@ -111,6 +111,21 @@ mod plain {
         shared.validate().unwrap();
     }
 
+    /// Another thread that frees a frame while the holder of its word does so, too, may not see
+    /// that it is free.
+    #[test]
+    fn a_frame_that_was_freed_twice_at_once_costs_no_other() {
+        let words = metadata(64);
+        let shared = Atomic::new(64, &words).unwrap();
+        let mut one = shared.local();
+        one.add_region(FrameId(0), 64).unwrap();
+        assert_eq!(one.alloc(Order::ZERO), Ok(FrameId(0)));
+        assert_eq!(shared.held_mask(0).load(Ordering::Relaxed), !1);
+        shared.give_bits(0, 1 << 7).unwrap();
+        assert!(one.drain());
+        assert_eq!((shared.free_frames(), shared.validate()), (63, Ok(())));
+    }
+
     #[test]
     fn a_word_into_which_a_handle_frees_twice_is_held() {
         let words = metadata(64);
