@@ -113,7 +113,8 @@ impl<'m> Extents<'m> {
 ///
 /// It cannot tell a hole between regions from an allocation:
 /// [`add_region`](FrameAllocator::add_region) of frames that are in use gives them back, and `free`
-/// of exactly a hole after a region adds it.
+/// of exactly a hole after a region adds it. Of two threads that free one block at the same time,
+/// the second can take it from a third that has allocated it in between.
 #[derive(Debug)]
 pub struct Checked<'e, A> {
     inner: A,
