@@ -51,14 +51,22 @@ impl ThreadBuffer {
 
     /// Appends an event and returns the object it makes.
     #[inline]
-    fn event(&mut self, time_ticks: u64, event: &Event, failed: bool) -> Option<ObjectId> {
+    fn event(
+        &mut self,
+        time_ticks: u64,
+        event: &Event,
+        failed: bool,
+    ) -> io::Result<Option<ObjectId>> {
+        if !self.state.can_put(event) {
+            return Err(no_row(self.state.thread, event));
+        }
         loop {
             if let Some(window) = self.rows[self.filled..].first_chunk_mut::<ROW_WINDOW_BYTES>() {
                 let (length, made) = self.state.put(window, time_ticks, event, failed);
                 self.filled += length;
                 self.count += 1;
                 self.cuts.row(self.filled, self.count);
-                return made;
+                return Ok(made);
             }
             self.grow();
         }
@@ -132,10 +140,7 @@ impl<W: Write + Seek> Writer<W> {
         failed: bool,
     ) -> io::Result<Option<ObjectId>> {
         let buffer = self.buffer(thread);
-        if !buffer.state.can_put(event) {
-            return Err(no_row(thread, event));
-        }
-        let made = buffer.event(time_ticks, event, failed);
+        let made = buffer.event(time_ticks, event, failed)?;
         if buffer.is_full() {
             self.flush(thread)?;
         }
@@ -147,7 +152,7 @@ impl<W: Write + Seek> Writer<W> {
     /// lost.
     ///
     /// # Errors
-    /// When writing fails.
+    /// As [`event`](Self::event).
     pub fn record(&mut self, thread: ThreadId, record: &Record, serial: u64) -> io::Result<()> {
         let mut buffer = self.buffer(thread);
         if serial != buffer.state.next_serial {
@@ -156,7 +161,7 @@ impl<W: Write + Seek> Writer<W> {
             buffer.state.next_serial = serial;
             buffer.first = buffer.state;
         }
-        buffer.event(record.time_ticks, &record.event, record.failed());
+        buffer.event(record.time_ticks, &record.event, record.failed())?;
         if buffer.is_full() {
             self.flush(thread)?;
         }

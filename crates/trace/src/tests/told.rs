@@ -259,8 +259,13 @@ fn an_event_that_no_reader_believes_is_refused_and_costs_nothing() {
         (ThreadId(0), malloc),
         (ThreadId(1 << 24), malloc),
     ] {
-        let refused = writer.event(of, 2, &event, false).unwrap_err();
-        assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput, "{of} {event:?}");
+        let record = Record { time_ticks: 2, event, made: None };
+        for refused in [
+            writer.event(of, 2, &event, false).unwrap_err(),
+            writer.record(of, &record, u64::from(of == thread)).unwrap_err(),
+        ] {
+            assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput, "{of} {event:?}");
+        }
     }
     for (of, event) in [
         (ThreadId((1 << 24) - 1), free(ThreadId(2), 77)),
