@@ -76,7 +76,7 @@ fn spent_in(text: &str, method: &str) -> anyhow::Result<u64> {
             instructions += count.unwrap_or(0);
         }
     }
-    ensure!(instructions > 0, "callgrind saw no call of a pool's `{method}`");
+    anyhow::ensure!(instructions > 0, "callgrind saw no call of a pool's `{method}`");
     Ok(instructions)
 }
 
