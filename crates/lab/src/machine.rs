@@ -103,8 +103,7 @@ pub(crate) fn available_bytes(root: &Path) -> u64 {
 
 /// The system's page size, bytes.
 pub(crate) fn page_bytes() -> u64 {
-    // SAFETY: `sysconf` reads a constant of the system.
-    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+    rustix::param::page_size() as u64
 }
 
 /// Version of the C library in this process.

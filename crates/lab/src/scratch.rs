@@ -6,7 +6,6 @@
 //!    removes it.
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -82,8 +81,7 @@ fn remove_stale(folder: &Path) {
 
 /// Locks a file or folder without waiting. False when another process holds the lock.
 pub(crate) fn lock(file: &File) -> bool {
-    // SAFETY: works on an open descriptor alone.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    file.try_lock().is_ok()
 }
 
 #[cfg(test)]

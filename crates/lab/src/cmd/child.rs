@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{self, Entry, Outcome, Parameters};
@@ -158,8 +159,7 @@ pub(crate) fn give_up(why: &str) -> ! {
 /// Runs the task and writes its record.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // A measured process ends with its harness, even if that is killed.
-    // SAFETY: takes a signal number and changes nothing but this process's own setting.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    set_parent_process_death_signal(Some(Signal::KILL)).context("binding this to the harness")?;
     crate::measure::note_start()?;
     // SAFETY: the runner passes a descriptor that this process alone owns from here on.
     let mut pipe = unsafe { File::from_raw_fd(args.fd) };

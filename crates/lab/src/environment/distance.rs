@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_processor_that_is_not_there_is_an_error() {
-        let nobody = libc::CPU_SETSIZE as usize - 1;
+        let nobody = rustix::thread::CpuSet::MAX_CPU - 1;
         assert!(round_trip_ns(nobody, nobody).is_err());
     }
 }

@@ -31,8 +31,7 @@ pub(crate) struct Device {
 impl Device {
     /// What this machine lacks for the comparison, by name.
     pub(crate) fn missing() -> Option<String> {
-        // SAFETY: no preconditions.
-        if unsafe { libc::geteuid() } != 0 {
+        if !rustix::process::geteuid().is_root() {
             return Some(format!("root is needed to set up {DEVICE}"));
         }
         if !Path::new(DEVICE).exists() {

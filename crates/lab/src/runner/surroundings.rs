@@ -7,6 +7,7 @@ use std::process::{Child, Command};
 use std::sync::OnceLock;
 
 use anyhow::{Context, bail, ensure};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::list;
 
@@ -91,14 +92,8 @@ fn fixed_addresses() -> anyhow::Result<libc::c_ulong> {
 /// # Errors
 /// When the kernel does not say.
 pub(crate) fn affinity() -> anyhow::Result<Vec<usize>> {
-    // SAFETY: an array of integers, for which zero is valid.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is valid for writing its size.
-    let done = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
-    ensure!(done == 0, "the processors of this process: {}", std::io::Error::last_os_error());
-    let cpus = 0..libc::CPU_SETSIZE as usize;
-    // SAFETY: below the size of a set.
-    Ok(cpus.filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+    let set = sched_getaffinity(None).context("the processors of this process")?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 /// Keeps this thread, and the processes that it starts, on `cpus`.
@@ -106,16 +101,9 @@ pub(crate) fn affinity() -> anyhow::Result<Vec<usize>> {
 /// # Errors
 /// When the kernel refuses.
 pub(crate) fn pin_to(cpus: &[usize]) -> anyhow::Result<()> {
-    // SAFETY: an array of integers, for which zero is valid.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &cpu in cpus {
-        // SAFETY: parsed below the size of a set.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: `set` is valid for reading its size.
-    let done = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
-    ensure!(done == 0, "processors {cpus:?}: {}", std::io::Error::last_os_error());
-    Ok(())
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|&cpu| set.set(cpu));
+    sched_setaffinity(None, &set).with_context(|| format!("processors {cpus:?}"))
 }
 
 /// Reads `1,2-5`.
@@ -125,7 +113,7 @@ pub(crate) fn pin_to(cpus: &[usize]) -> anyhow::Result<()> {
 pub(crate) fn parse_processors(text: &str) -> Result<Processors, String> {
     let number = |word: &str| {
         let cpu = word.trim().parse::<usize>().ok();
-        cpu.filter(|&cpu| cpu < libc::CPU_SETSIZE as usize)
+        cpu.filter(|&cpu| cpu < CpuSet::MAX_CPU)
             .ok_or_else(|| format!("`{word}` is no processor: write it like 1 or 2-5,7"))
     };
     let mut cpus = Vec::new();

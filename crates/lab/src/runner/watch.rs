@@ -2,11 +2,15 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::FdFlags;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Failure;
 use super::sample::{self, Sample, Tree};
@@ -42,27 +46,20 @@ impl Watch {
     ) -> Option<Failure> {
         let mut pipe_open = true;
         loop {
-            let mut waiting = [
-                libc::pollfd { fd: self.process.as_raw_fd(), events: libc::POLLIN, revents: 0 },
-                libc::pollfd { fd: self.pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 },
-            ];
+            let mut waiting =
+                [PollFd::new(&self.process, PollFlags::IN), PollFd::new(&self.pipe, PollFlags::IN)];
             let count = if pipe_open { 2 } else { 1 };
-            let timeout = libc::timespec {
-                tv_sec: every.as_secs() as libc::time_t,
-                tv_nsec: libc::c_long::from(every.subsec_nanos() as i32),
-            };
-            // SAFETY: `waiting` holds `count` initialised entries; no signal mask is given.
-            let seen =
-                unsafe { libc::ppoll(waiting.as_mut_ptr(), count, &timeout, std::ptr::null()) };
-            if seen < 0 {
+            let timeout = Timespec::try_from(every).ok();
+            if poll(&mut waiting[..count], timeout.as_ref()).is_err() {
                 // A signal came. The pipe is read before the flag is looked at, since it may say
                 // that the program has begun.
                 continue;
             }
-            if waiting[0].revents != 0 {
+            let [has_ended, has_written] = waiting.map(|seen| !seen.revents().is_empty());
+            if has_ended {
                 return None;
             }
-            if pipe_open && waiting[1].revents != 0 {
+            if has_written {
                 let mut buffer = [0; 4096];
                 match self.pipe.read(&mut buffer) {
                     Ok(0) | Err(_) => pipe_open = false,
@@ -105,40 +102,24 @@ impl Watch {
 
     pub(super) fn read_pipe_to_end(&mut self) {
         // A grandchild may still hold the write end, but what the child wrote is already there.
-        // SAFETY: the descriptor is open; the call only changes its flags.
-        unsafe { libc::fcntl(self.pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        let _ = rustix::io::ioctl_fionbio(&self.pipe, true);
         let _ = self.pipe.read_to_end(&mut self.line);
     }
 }
 
 pub(super) fn pipe() -> anyhow::Result<(File, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: `ends` has room for the two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("making a pipe");
-    }
-    // SAFETY: just opened, owned by nobody else.
-    let read_end = unsafe { File::from_raw_fd(ends[0]) };
-    // SAFETY: just opened, owned by nobody else.
-    let write_end = unsafe { OwnedFd::from_raw_fd(ends[1]) };
-    Ok((read_end, write_end))
+    let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).context("making a pipe")?;
+    Ok((File::from(read_end), write_end))
 }
 
 pub(super) fn set_inheritable(descriptor: &OwnedFd) -> anyhow::Result<()> {
-    // SAFETY: the descriptor is open; clearing its flags is what the runner's invariant 2 allows.
-    if unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("passing the pipe on");
-    }
-    Ok(())
+    // The runner's invariant 2 allows this.
+    rustix::io::fcntl_setfd(descriptor, FdFlags::empty()).context("passing the pipe on")
 }
 
 pub(super) fn pid_descriptor(pid: i32) -> anyhow::Result<OwnedFd> {
-    // SAFETY: `pid` is our child and not yet waited for, so it names no other process.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if descriptor < 0 {
-        return Err(std::io::Error::last_os_error())
-            .context("watching the measured process (pidfd_open needs Linux 5.3)");
-    }
-    // SAFETY: just opened, owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
+    // `pid` is our child and not yet waited for, so it names no other process.
+    let pid = Pid::from_raw(pid).context("a process has a number above 0")?;
+    pidfd_open(pid, PidfdFlags::empty())
+        .context("watching the measured process (pidfd_open needs Linux 5.3)")
 }

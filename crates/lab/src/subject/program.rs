@@ -13,6 +13,7 @@ use anyhow::{Context, bail, ensure};
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
+use rustix::process::{getgid, getuid};
 
 /// Why preloading changes nothing for a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,12 +96,8 @@ pub(crate) fn resolve(command: &OsStr) -> anyhow::Result<PathBuf> {
 /// When the file cannot be read or is no 64-bit ELF executable.
 pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
     let meta = fs::metadata(path).with_context(|| path.display().to_string())?;
-    // SAFETY: reads the caller's own identity.
-    let user = unsafe { libc::getuid() };
-    // SAFETY: as above.
-    let group = unsafe { libc::getgid() };
-    let other_user = meta.mode() & libc::S_ISUID != 0 && meta.uid() != user;
-    let other_group = meta.mode() & libc::S_ISGID != 0 && meta.gid() != group;
+    let other_user = meta.mode() & libc::S_ISUID != 0 && meta.uid() != getuid().as_raw();
+    let other_group = meta.mode() & libc::S_ISGID != 0 && meta.gid() != getgid().as_raw();
     if other_user || other_group {
         return Ok(Some(Obstacle::SetUserId));
     }

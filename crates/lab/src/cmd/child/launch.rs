@@ -26,6 +26,8 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use anyhow::Context;
+use rustix::io::FdFlags;
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::{ChildRecord, send};
 use crate::measure::monotonic_ns;
@@ -86,8 +88,8 @@ fn launch(
     planted_ns: u64,
     command: &[OsString],
 ) -> anyhow::Result<ChildRecord> {
-    // SAFETY: the descriptor is open; the program must not inherit it.
-    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+    // The program must not inherit it.
+    rustix::io::fcntl_setfd(&*pipe, FdFlags::CLOEXEC).context("keeping the pipe")?;
     let on_term = end_group_with_the_runner();
     leave_the_terminal();
     let words = command.iter().map(|word| CString::new(word.as_bytes()));
@@ -102,8 +104,7 @@ fn launch(
     // SAFETY: by invariant 2 no other thread holds a lock that the child would need.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: takes a signal number and changes nothing but this process's own setting.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
         // SAFETY: restores the previous action, which is no handler.
         unsafe { libc::signal(libc::SIGTERM, on_term) };
         let started_ns = monotonic_ns();
@@ -152,8 +153,7 @@ fn end_group_with_the_runner() -> libc::sighandler_t {
     let handler = end_group as extern "C" fn(libc::c_int);
     // SAFETY: the handler makes one system call.
     let before = unsafe { libc::signal(libc::SIGTERM, handler as *const () as libc::sighandler_t) };
-    // SAFETY: takes a signal number and changes nothing but this process's own setting.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
     before
 }
 
