@@ -145,8 +145,9 @@ pub trait Pool: Sync {
     /// If the pool detects that the object was freed, as for [`try_read`](Self::try_read).
     ///
     /// # Safety
-    /// `handle` names a live object of this pool of at least `data.len()` bytes, which nobody else
-    /// reads or writes during the call.
+    /// `handle` came from this pool's [`alloc`](Self::alloc), for at least `data.len()` bytes.
+    /// Nobody else reads, writes or frees the object during the call. It is alive, unless the pool
+    /// detects that it is not.
     unsafe fn write(&self, handle: Handle, data: &[u8]);
 
     /// Calls `reader` with the object's bytes, as [`try_read`](Self::try_read) does.
@@ -171,15 +172,17 @@ pub trait Pool: Sync {
     /// free any object of the pool: with this object it would wait for itself, and two readers of
     /// two objects could wait for each other.
     ///
-    /// A pool that detects a second free ([`try_free`](Self::try_free)) also detects, and for as
-    /// long, that the object was freed.
+    /// [`Dense`](crate::Dense) and [`Zs`](crate::Zs) detect that the object was freed, as long as
+    /// no other object is allocated, which may get the same handle. [`Xv`](crate::Xv) takes no lock
+    /// here, and does not.
     ///
     /// # Errors
     /// [`NoObject`] if the object was freed before; `reader` is not called then.
     ///
     /// # Safety
     /// `handle` came from this pool's [`alloc`](Self::alloc), and the object has been
-    /// [written](Self::write). Nobody writes or frees it during the call.
+    /// [written](Self::write). Nobody writes or frees it during the call. It is alive, unless the
+    /// pool detects that it is not.
     unsafe fn try_read(
         &self,
         handle: Handle,

@@ -391,9 +391,6 @@ impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     unsafe fn write(&self, handle: Handle, data: &[u8]) {
         // SAFETY: the caller's promise.
         let block = unsafe { self.block(handle) };
-        if block.is_free() {
-            NoObject { handle }.panic();
-        }
         debug_assert!(data.len() <= block.size());
         block.page.copy_in(block.offset + HEAD, data);
     }
@@ -406,9 +403,6 @@ impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     ) -> Result<(), NoObject> {
         // SAFETY: the caller's promise.
         let block = unsafe { self.block(handle) };
-        if block.is_free() {
-            return Err(NoObject { handle });
-        }
         // SAFETY: a live object; by the caller's promise it was written and is not being written.
         reader(unsafe { block.page.bytes(block.offset + HEAD, block.size()) });
         Ok(())
