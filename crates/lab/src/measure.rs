@@ -173,12 +173,6 @@ impl Usage {
         Self::of(libc::RUSAGE_SELF)
     }
 
-    /// The resources used by the children that this process has waited for, including those of
-    /// their own children. The peak is that of the largest process.
-    pub(crate) fn of_children() -> Self {
-        Self::of(libc::RUSAGE_CHILDREN)
-    }
-
     fn of(whom: libc::c_int) -> Self {
         // SAFETY: all-zero is a valid `rusage`.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -10,6 +10,7 @@
 //! without rows. So whenever the program dies, a reader gets from each chunk to the next.
 
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use hectare_trace::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkState, ROW_WINDOW_BYTES, RowState};
 
@@ -25,6 +26,19 @@ const LEFT_OF_BYTES: usize = SIZES[1];
 /// A rest shorter than this, bytes, is not worth a header.
 const LEAST_LEFT_BYTES: usize = 512;
 const _: () = assert!(LEAST_LEFT_BYTES > CHUNK_HEADER_BYTES + ROW_WINDOW_BYTES);
+
+/// What the chunks of this process take, bytes. A forked child has none of them.
+static MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// What the chunks of this process take in memory, bytes.
+pub(crate) fn mapped_bytes() -> usize {
+    MAPPED_BYTES.load(Ordering::Relaxed)
+}
+
+/// This process, which has just been forked, has no chunks.
+pub(crate) fn none_is_mapped() {
+    MAPPED_BYTES.store(0, Ordering::Relaxed);
+}
 
 /// Size of a thread's `nth` chunk, bytes.
 pub(crate) fn size_of_nth(nth: u32) -> usize {
@@ -47,6 +61,7 @@ impl Chunk {
     /// # Safety
     /// The mapping is writable, nobody else uses it, and the caller gives it up.
     pub(crate) unsafe fn begin(start: NonNull<u8>, bytes: usize, first: RowState) -> Self {
+        MAPPED_BYTES.fetch_add(bytes, Ordering::Relaxed);
         Self { mapping: start, start, bytes, first }.begun()
     }
 
@@ -133,6 +148,7 @@ impl Chunk {
     /// Ends the mapping; what has been written into it stays in the file.
     pub(crate) fn unmap(self) {
         let bytes = self.mapping_bytes();
+        MAPPED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
         // SAFETY: the whole mapping; `self` ends here, and those before it have ended.
         unsafe { sys::unmap(self.mapping, bytes) };
     }

@@ -23,7 +23,7 @@ use hectare_base::sync::{Lock, LockGuard, Park};
 use hectare_trace::header::{live, write_command};
 use hectare_trace::{Event, FileHeader, HEADER_BYTES, RowState, ThreadId};
 
-use crate::chunk::Chunk;
+use crate::chunk::{self, Chunk};
 use crate::clock;
 use crate::decision;
 use crate::shadow;
@@ -58,6 +58,12 @@ const NAME_BYTES: usize = 4096;
 /// and no more than a mebibyte.
 const MOST_LEFT: usize = 64;
 
+/// Measuring memory takes at most one in so many parts of the time.
+const MEASURING_SHARE: u64 = 100;
+
+/// Longer than what the system tells of a process, unless that has very many groups.
+const STATUS_BYTES: usize = 4096;
+
 /// Room for what is appended to the name: two numbers, each after a dot, and the terminator.
 const NUMBERS_BYTES: usize = 24;
 
@@ -72,6 +78,14 @@ struct Process {
     first_thread: u32,
     epoch_ticks: u64,
     epoch_ns: u64,
+    /// Whose file it is.
+    pid: u32,
+    /// When the memory may be measured again, ticks.
+    next_measuring_ticks: u64,
+    /// The most that the chunks have taken, bytes.
+    most_mapped_bytes: usize,
+    /// Room for what the system tells of this process.
+    status: [u8; STATUS_BYTES],
     /// Tapes taken from the arena so far.
     tapes: usize,
     /// Tapes given back, linked through their first word.
@@ -404,6 +418,8 @@ fn begin_file(process: &mut Process, file: &File, pid: u32, parent_pid: u32) -> 
         write_command(out, command.trim_ascii_end());
     }
     process.header = page;
+    process.pid = pid;
+    chunk::none_is_mapped();
     process.epoch_ticks = clock::ticks();
     process.epoch_ns = clock::monotonic_ns();
     Ok(())
@@ -437,7 +453,7 @@ fn put_number(out: &mut [u8], at: usize, number: u32) -> usize {
 
 /// Takes space at the end of the file and maps it.
 fn map_chunk(bytes: usize, state: RowState) -> Result<Chunk, Stop> {
-    let process = Process::lock().ok_or(Stop::File)?;
+    let mut process = Process::lock().ok_or(Stop::File)?;
     let file = File::open(process.name()).ok_or(Stop::File)?;
     let end = process.live(live::END_OFFSET_AT).ok_or(Stop::File)?;
     let offset = end.load(Ordering::Relaxed);
@@ -447,6 +463,13 @@ fn map_chunk(bytes: usize, state: RowState) -> Result<Chunk, Stop> {
     // After the header: whatever lies before the end is then a chunk, whenever the program dies.
     end.store(offset + bytes as u64, Ordering::Release);
     measure_clock(&process);
+    process.most_mapped_bytes = process.most_mapped_bytes.max(chunk::mapped_bytes());
+    let now = clock::ticks();
+    if now >= process.next_measuring_ticks {
+        measure_memory(&mut process);
+        let took = clock::ticks().saturating_sub(now);
+        process.next_measuring_ticks = now.saturating_add(MEASURING_SHARE * took);
+    }
     Ok(chunk)
 }
 
@@ -472,6 +495,65 @@ fn measure_clock(process: &Process) {
     {
         field.store(rate as u64, Ordering::Relaxed);
     }
+}
+
+/// Notes the most memory that the process has held so far, without what the recorder takes. That
+/// never gets less, so it was at most as much as now when the process held most. Returns whether it
+/// is known.
+///
+/// A process that confines itself might be ended for the question about the recorder's tables, so
+/// nothing is known of it from then on.
+fn measure_memory(process: &mut Process) -> bool {
+    let Some(status) = File::open_to_read(c"/proc/thread-self/status") else { return false };
+    let length = status.read(&mut process.status);
+    drop(status);
+    let text = &process.status[..length];
+    let is_confined = field(text, b"Seccomp:").is_some_and(|mode| mode != 0);
+    let Some(peak_kib) = field(text, b"VmHWM:").filter(|_| length < STATUS_BYTES) else {
+        return false;
+    };
+    if is_confined {
+        return false;
+    }
+    let own = shadow::resident_bytes() + process.most_mapped_bytes;
+    let held = (peak_kib * 1024).saturating_sub(own as u64);
+    let Some(noted) = process.live(live::HELD_BYTES_AT) else { return false };
+    noted.fetch_max(held, Ordering::Relaxed);
+    true
+}
+
+/// The number that follows `name` in a text of lines.
+fn field(text: &[u8], name: &[u8]) -> Option<u64> {
+    let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))?;
+    let digits = line.trim_ascii_start().iter().take_while(|byte| byte.is_ascii_digit());
+    let add = |number: u64, digit: &u8| number.wrapping_mul(10) + u64::from(digit - b'0');
+    Some(digits.fold(0, add))
+}
+
+/// Runs as the process exits, after its own handlers and destructors.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = process_ends;
+
+/// Measures the memory for the last time.
+extern "C" fn process_ends() {
+    let here = tls::local();
+    if here.busy.get() || !decision::is_on() {
+        return;
+    }
+    here.busy.set(true);
+    // Not if a handler of a signal calls `exit` where its thread holds the lock.
+    let arena = ARENA.load(Ordering::Acquire);
+    // SAFETY: as in `Process::lock`.
+    if let Some(mut process) = unsafe { arena.as_ref() }.and_then(|arena| arena.try_lock())
+        // SAFETY: has no precondition.
+        && unsafe { libc::getpid() } as u32 == process.pid
+        && measure_memory(&mut process)
+        && let Some(ended) = process.live(live::HELD_TO_THE_END_AT)
+    {
+        ended.store(1, Ordering::Relaxed);
+    }
+    here.busy.set(false);
 }
 
 /// Why a recording cannot be continued.

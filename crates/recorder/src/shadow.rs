@@ -15,7 +15,7 @@
 //! so the objects that it inherits keep their numbers.
 
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use hectare_trace::ObjectId;
 
@@ -32,7 +32,14 @@ const LEAF_ENTRIES: usize = 1 << (LEAF_BITS - GRAIN_BITS);
 /// table that one huge page holds.
 const SMALL_BYTES: usize = 1 << 16;
 
-type Root = [AtomicPtr<Leaf>; ROOT_SLOTS];
+/// The leaves, by address and as a list.
+struct Root {
+    slots: [AtomicPtr<Leaf>; ROOT_SLOTS],
+    /// Those made, in the order in which they were.
+    made: [AtomicPtr<Leaf>; ROOT_SLOTS],
+    count: AtomicUsize,
+}
+
 type Leaf = [AtomicU64; LEAF_ENTRIES];
 
 static ROOT: AtomicPtr<Root> = AtomicPtr::new(null_mut());
@@ -83,10 +90,23 @@ fn entry(address: *mut u8) -> usize {
 /// bits, which a program gets only if it asks for them.
 #[inline(always)]
 fn slot(address: *mut u8) -> Option<&'static AtomicPtr<Leaf>> {
+    root()?.slots.get(address.addr() >> LEAF_BITS)
+}
+
+/// The root table; `None` before [`prepare`].
+#[inline(always)]
+fn root() -> Option<&'static Root> {
     let root = ROOT.load(Ordering::Acquire);
     // SAFETY: null, or the table of `prepare`, which is never unmapped and zero is a valid slot.
-    let root = unsafe { root.as_ref() }?;
-    root.get(address.addr() >> LEAF_BITS)
+    unsafe { root.as_ref() }
+}
+
+/// How much memory the leaves take, bytes.
+pub(crate) fn resident_bytes() -> usize {
+    let Some(root) = root() else { return 0 };
+    let made = root.made.iter().take(root.count.load(Ordering::Acquire));
+    let leaves = made.filter_map(|leaf| NonNull::new(leaf.load(Ordering::Acquire)));
+    leaves.map(|leaf| sys::resident_bytes(leaf.cast(), size_of::<Leaf>())).sum()
 }
 
 #[inline(always)]
@@ -106,6 +126,10 @@ fn make_leaf(address: *mut u8, size: usize) -> Option<&'static Leaf> {
     if slot.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: another thread was first; this mapping was never shown to anyone.
         unsafe { sys::unmap(NonNull::cast(made), size_of::<Leaf>()) };
+    } else if let Some(root) = root() {
+        // There are as many places as slots, and each slot is filled once.
+        let nth = root.count.fetch_add(1, Ordering::AcqRel);
+        root.made[nth].store(fresh, Ordering::Release);
     }
     leaf(address)
 }

@@ -113,6 +113,26 @@ pub(crate) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
     unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
 }
 
+/// How much of a mapping of [`reserve`] has memory, bytes.
+pub(crate) fn resident_bytes(start: NonNull<u8>, bytes: usize) -> usize {
+    // SAFETY: has no precondition.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let mut pages = [0; 1024];
+    let most = pages.len() * page;
+    let mut resident = 0;
+    for offset in (0..bytes).step_by(most) {
+        let length = most.min(bytes - offset);
+        let pages = &mut pages[..length.div_ceil(page)];
+        // SAFETY: inside the mapping.
+        let part = unsafe { start.add(offset) }.as_ptr().cast();
+        // SAFETY: there is a byte for each page.
+        if unsafe { libc::mincore(part, length, pages.as_mut_ptr()) } == 0 {
+            resident += pages.iter().filter(|&&page| page & 1 != 0).count();
+        }
+    }
+    resident * page
+}
+
 /// A descriptor that is closed when dropped.
 pub(crate) struct File(i32);
 

@@ -502,6 +502,12 @@ static void priorities(void) {
     for (int t = 0; t < 2; t++) CHECK(!pthread_join(threads[t], NULL));
 }
 
+/* 12 MiB of objects that are written, and 40 MB of which a fifth is. */
+static void take_memory(void) {
+    for (int i = 0; i < 25000; i++) memset(kept(malloc(500)), 1, 500);
+    for (int i = 0; i < 200; i++) memset(kept(malloc(200000)), 1, 40000);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc >= 2 && early);
     alarm(240);
@@ -530,6 +536,8 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "plain-files")) refused(SYS_fallocate, EOPNOTSUPP);
     else if (!strcmp(argv[1], "other-output")) other_output();
     else if (!strcmp(argv[1], "priorities")) priorities();
+    else if (!strcmp(argv[1], "holds")) take_memory();
+    else if (!strcmp(argv[1], "holds-and-ends")) { take_memory(); _exit(0); }
     else if (!strcmp(argv[1], "exec")) { free(kept(malloc(7001))); execl(argv[0], argv[0], "family", NULL); exit(8); }
     else if (!strcmp(argv[1], "killed")) { for (int i = 0; i < 50000; i++) free(kept(malloc(8001))); raise(SIGKILL); }
     else if (!strcmp(argv[1], "aborts")) { for (int i = 0; i < 500; i++) kept(malloc(8002)); abort(); }

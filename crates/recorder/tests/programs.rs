@@ -206,6 +206,23 @@ fn a_block_that_was_not_seen_made_is_taken_for_no_other() {
 }
 
 #[test]
+fn the_programs_own_memory_is_told() {
+    let mib = f64::from(1 << 20);
+    let (status, images) = record("holds");
+    assert!(status.success(), "{status}");
+    let header = only(images).header;
+    let held = header.held_bytes as f64 / mib;
+    assert!(header.held_to_the_end, "it returned from `main`");
+    // Of that 20 MiB are its objects; the recorder's table takes 12 MiB and more.
+    assert!((19.0..26.0).contains(&held), "{held} MiB");
+    let (status, images) = record("holds-and-ends");
+    assert!(status.success(), "{status}");
+    let header = only(images).header;
+    let held = header.held_bytes as f64 / mib;
+    assert!(!header.held_to_the_end && (0.5..26.0).contains(&held), "{held} MiB: {header:?}");
+}
+
+#[test]
 fn the_speed_of_the_clock_is_told() {
     let since = Instant::now();
     let (status, images) = record("timed");

@@ -34,6 +34,20 @@ fn an_object_is_found_wherever_a_program_can_have_it() {
     }
 }
 
+#[test]
+fn what_the_table_takes_is_known() {
+    prepare();
+    let before = shadow::resident_bytes();
+    let base = 0x1234_0000_0000_usize;
+    for page in 0..1000 {
+        let address = std::ptr::without_provenance_mut(base + page * 4096);
+        assert!(shadow::set(address, ObjectId::new(ThreadId(3), page as u64), 1 << 20));
+    }
+    let taken = shadow::resident_bytes() - before;
+    // Other tests add a page for each part of the table meanwhile.
+    assert!((1000 * 4096..=1000 * 4096 + (64 << 20)).contains(&taken), "{taken} bytes");
+}
+
 /// Each part of the table, of 64 MiB of addresses, is made by whoever needs it first.
 #[test]
 fn two_threads_that_make_one_part_of_the_table_find_both_their_objects() {

@@ -51,6 +51,12 @@ pub struct FileHeader {
     /// When the process began, clock ticks since the system did; 0: unknown. It stays the same over
     /// `exec`, while another process may get the same process id later or in another namespace.
     pub process_start: u64,
+    /// *Live.* The most memory that the process held at a time, without the recorder's, bytes; 0:
+    /// unknown.
+    pub held_bytes: u64,
+    /// *Live.* Whether `held_bytes` is of the process's whole life: it called `exit`, or returned
+    /// from `main`. If not, it may have held more after its last chunk was begun.
+    pub held_to_the_end: bool,
     /// The command line recorded, arguments separated by spaces.
     pub command: String,
 }
@@ -65,6 +71,10 @@ pub mod live {
     pub const LOST_EVENTS_AT: usize = 64;
     /// [`FileHeader::end_offset`](super::FileHeader::end_offset).
     pub const END_OFFSET_AT: usize = 72;
+    /// [`FileHeader::held_bytes`](super::FileHeader::held_bytes).
+    pub const HELD_BYTES_AT: usize = 104;
+    /// [`FileHeader::held_to_the_end`](super::FileHeader::held_to_the_end): not 0 if so.
+    pub const HELD_TO_THE_END_AT: usize = 112;
 }
 
 impl FileHeader {
@@ -89,6 +99,8 @@ impl FileHeader {
             end_offset: HEADER_BYTES as u64,
             index_offset: 0,
             process_start: 0,
+            held_bytes: 0,
+            held_to_the_end: false,
             command: String::new(),
         }
     }
@@ -120,6 +132,8 @@ impl FileHeader {
         out[72..80].copy_from_slice(&self.end_offset.to_le_bytes());
         out[80..88].copy_from_slice(&self.index_offset.to_le_bytes());
         out[88..96].copy_from_slice(&self.process_start.to_le_bytes());
+        out[104..112].copy_from_slice(&self.held_bytes.to_le_bytes());
+        out[112..120].copy_from_slice(&u64::from(self.held_to_the_end).to_le_bytes());
     }
 
     /// Reads a header.
@@ -158,6 +172,8 @@ impl FileHeader {
             end_offset: u64_at(live::END_OFFSET_AT),
             index_offset: u64_at(80),
             process_start: u64_at(88),
+            held_bytes: u64_at(live::HELD_BYTES_AT),
+            held_to_the_end: u64_at(live::HELD_TO_THE_END_AT) != 0,
             command: String::from_utf8_lossy(command).into_owned(),
         })
     }
@@ -204,6 +220,8 @@ mod tests {
             end_offset: 9,
             index_offset: 10,
             process_start: 11,
+            held_bytes: 12,
+            held_to_the_end: true,
             command: "a command".into(),
         }
     }

@@ -26,7 +26,7 @@ use crate::runner::{self, Given};
 use crate::say::counted;
 use crate::scratch::Scratch;
 use crate::subject::program::beside_malloc;
-use verdict::Ran;
+use verdict::{Held, Ran};
 
 /// The arguments of `hectare choose`.
 #[derive(clap::Args)]
@@ -89,9 +89,9 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let mut chosen = chosen(&recorded, args.of.is_some())?;
     let mut replayed = None;
     let held = args.contest.hold_and("choose", vec![case], looks, |report| {
-        let Recorded { elapsed, peak_bytes, counts_first, .. } = recorded;
         let cut_short = (advised.header.lost_events > 0).then_some(record::CUT_SHORT);
-        let ran = Ran { elapsed, peak_bytes, is_certain: counts_first, cut_short };
+        let held = Held::by(&advised.header);
+        let ran = Ran { elapsed: recorded.elapsed, held, cut_short };
         let mut lines = verdict::lines(report, ran);
         lines.append(&mut chosen);
         report.notes.splice(0..0, lines);

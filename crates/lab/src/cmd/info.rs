@@ -144,6 +144,10 @@ fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
         cost => format!("{:.1} ns an event", cost as f64 / 1000.0),
     };
     line("cost of recording", cost);
+    if let held @ 1.. = header.held_bytes {
+        let most = if header.held_to_the_end { "at most" } else { "or more" };
+        line("memory held", format!("{} {most}, without the recorder's", bytes(held)));
+    }
     line("threads", summary.threads.len().to_string());
     line("objects", format!("{} ({} asked for)", summary.objects, bytes(summary.asked_bytes)));
     let share = 100.0 * summary.crossing as f64 / summary.objects.max(1) as f64;
@@ -269,6 +273,9 @@ fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
     // Zero in the header means that the cost is not known.
     if let cost @ 1.. = trace.header().event_cost_ps {
         row = row.with("event_cost_ns", cost as f64 / 1000.0);
+    }
+    if let held @ 1.. = trace.header().held_bytes {
+        row = row.with("held_bytes", held).with("held_to_the_end", trace.header().held_to_the_end);
     }
     report.rows.push(row);
     if let Some(what) = inherited(trace) {

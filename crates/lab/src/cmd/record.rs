@@ -26,7 +26,6 @@ use hectare_trace::seal::{SealOptions, Sealed, seal};
 use hectare_trace::{FileHeader, RECORDER_CLOCK_SHIFT, Trace};
 
 use super::{Exit, pass_on_failure};
-use crate::measure::Usage;
 use crate::output::place::{self, Kind};
 use crate::replay::clock;
 use crate::say::counted;
@@ -127,12 +126,6 @@ pub(crate) struct Recorded {
     pub(crate) interrupted: bool,
     /// How long it ran.
     pub(crate) elapsed: Duration,
-    /// The highest peak of resident memory of one of its processes, including the recorder's own,
-    /// bytes. Processes that nobody waits for do not count.
-    pub(crate) peak_bytes: u64,
-    /// Whether the process whose trace comes first is surely among those that count: the command
-    /// started it.
-    pub(crate) counts_first: bool,
     /// Measured cost of recording, ns per event.
     pub(crate) event_cost_ns: Option<f64>,
 }
@@ -252,11 +245,9 @@ pub(crate) fn record(
     let child = preloaded(Command::new(&command[0]).args(arguments), &recorder, &raw)
         .spawn()
         .with_context(|| format!("cannot start `{program}`"))?;
-    let started = child.id();
-    let mut lookout = Lookout::for_process(started);
+    let mut lookout = Lookout::for_process(child.id());
     let (status, interrupted) = signals.wait(child, || lookout.look())?;
     let elapsed = start.elapsed();
-    let peak_bytes = Usage::of_children().peak_bytes;
     // From here on signals act as before, so that sealing can be interrupted.
     drop(signals);
 
@@ -275,7 +266,6 @@ pub(crate) fn record(
     // since the removal above.
     drop(claim);
     images::remove(&raw)?;
-    let counts_first = kept.first().is_some_and(|kept| kept.header.pid == started);
     Ok(Recorded {
         kept,
         dropped,
@@ -285,8 +275,6 @@ pub(crate) fn record(
         status,
         interrupted,
         elapsed,
-        peak_bytes,
-        counts_first,
         event_cost_ns,
     })
 }

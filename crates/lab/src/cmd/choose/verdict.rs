@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hectare_trace::FileHeader;
+
 use crate::contest::LEAST_ROUNDS;
 use crate::output::table::{bytes, time};
 use crate::report::{Report, Row};
@@ -30,13 +32,26 @@ const LEAST_SHARE: f64 = SAME_SHARE;
 pub(super) struct Ran {
     /// How long it ran.
     pub(super) elapsed: Duration,
-    /// The highest peak of resident memory among its processes, including the recorder's own,
-    /// bytes.
-    pub(super) peak_bytes: u64,
-    /// Whether the process that the advice is about surely counts in that peak.
-    pub(super) is_certain: bool,
+    /// The most memory that the process held that the advice is about, if that is known.
+    pub(super) held: Option<Held>,
     /// Why only a part of it was recorded, if so.
     pub(super) cut_short: Option<&'static str>,
+}
+
+/// The most memory that a process held at a time, without the recorder's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    bytes: f64,
+    /// Whether it never held more. What does not end by `exit` may have, after it was looked at.
+    is_whole: bool,
+}
+
+impl Held {
+    /// What the recorder has noted.
+    pub(super) fn by(header: &FileHeader) -> Option<Self> {
+        let held = Self { bytes: header.held_bytes as f64, is_whole: header.held_to_the_end };
+        (header.held_bytes > 0).then_some(held)
+    }
 }
 
 /// A figure of the replay beside the same figure of the program.
@@ -59,26 +74,27 @@ struct Reach {
     memory: Option<Part>,
     /// The peak of live bytes, beside what the program held.
     live: Option<Part>,
-    /// Whether the process that the advice is about held that, and not another alone.
-    is_certain: bool,
+    /// Whether the program never held more than is known.
+    is_whole: bool,
 }
 
 impl Reach {
     fn of(reference: Option<&Row>, ran: Ran) -> Self {
-        let part = |name: &str, of_program: f64| {
-            Some(Part { of_replay: reference?.number(name)?, of_program })
+        let part = |name: &str, of_program: Option<f64>| {
+            Some(Part { of_replay: reference?.number(name)?, of_program: of_program? })
         };
+        let held = ran.held.map(|held| held.bytes);
         Self {
-            time: part("time_ns", ran.elapsed.as_nanos() as f64),
-            memory: part("peak_bytes", ran.peak_bytes as f64),
-            live: part("ideal_live_bytes", ran.peak_bytes as f64),
-            is_certain: ran.is_certain,
+            time: part("time_ns", Some(ran.elapsed.as_nanos() as f64)),
+            memory: part("peak_bytes", held),
+            live: part("ideal_live_bytes", held),
+            is_whole: ran.held.is_some_and(|held| held.is_whole),
         }
     }
 
     /// Why the replay does not show what the program does, if so: a replay writes to every page.
     fn contradiction(&self) -> Option<String> {
-        let live = self.live.filter(|live| self.is_certain && live.share() > 1.0)?;
+        let live = self.live.filter(|live| self.is_whole && live.share() > 1.0)?;
         Some(format!(
             "no advice: the program writes to only a part of the memory it asks for, but its replay to \
              every page: {} were live at once, and it held {} at most. `--check` or `hectare compare -- CMD` \
@@ -100,26 +116,39 @@ impl Reach {
 
     /// Whether next to nothing of the program's memory is the allocator's.
     fn is_small(&self) -> bool {
-        self.is_certain && self.memory.is_some_and(|memory| memory.share() < LEAST_SHARE)
+        self.memory.is_some_and(|memory| memory.share() < LEAST_SHARE)
     }
 
     /// The replay beside the program, in words.
-    fn words(&self) -> String {
-        let words = |part: Option<Part>, figure: fn(f64) -> String, of: &str, did: &str| {
-            let Part { of_replay, of_program } = part?;
-            let percent = 100.0 * of_replay / of_program;
-            Some(format!(
-                "{}{of}, {percent:.2} % of the {}{did}",
-                figure(of_replay),
-                figure(of_program)
-            ))
+    fn words(&self, reference: &str) -> String {
+        let words = |part: Part, figure: fn(f64) -> String, under: &str, did: &str| {
+            let (of_replay, of_program) = (figure(part.of_replay), figure(part.of_program));
+            match 100.0 * part.share() {
+                percent @ ..=100.0 => {
+                    format!("{of_replay}{under}, {percent:.2} % of the {of_program} that {did}")
+                }
+                _ => format!("{of_replay}{under}, more than the {of_program} that {did}"),
+            }
         };
-        let time = words(self.time, time, " under REFERENCE", " that the program ran");
-        // A process that nobody waited for may have held more.
-        let known = self.memory.filter(|memory| memory.share() <= 1.0);
-        let memory = words(known, bytes, "", " that its largest process held");
+        let under = format!(" under {reference}");
+        let time = self.time.map(|part| words(part, time, &under, "the program ran"));
+        let memory = self.memory.filter(|part| self.is_whole || part.share() <= 1.0);
+        let memory = memory.map(|part| match self.is_whole {
+            true => words(part, bytes, "", "the process held at most"),
+            false => words(part, bytes, "", "the process held, or of more"),
+        });
         let told: Vec<String> = time.into_iter().chain(memory).collect();
-        if told.is_empty() { String::new() } else { format!(" ({})", told.join("; ")) }
+        let told = if told.is_empty() { String::new() } else { format!(" ({})", told.join("; ")) };
+        if self.is_longer() || self.memory.is_some_and(|part| self.is_whole && part.share() > 1.0) {
+            return format!(
+                "a replay is not its program{told}: `--check` or `hectare compare -- CMD` measures the program \
+                 itself"
+            );
+        }
+        format!(
+            "a replay has the allocator's time and memory alone{told}: the whole program gains less, `--check` \
+             or `hectare compare -- CMD` measures it"
+        )
     }
 }
 
@@ -171,11 +200,7 @@ pub(super) fn lines(report: &Report, ran: Ran) -> Vec<String> {
     for (row, why) in unsound {
         lines.push(format!("no advice on {}: {why}", row.subject));
     }
-    lines.push(format!(
-        "a replay has the allocator's time and memory alone{}: the whole program gains less, `--check` or \
-         `hectare compare -- CMD` measures it",
-        reach.words().replace("REFERENCE", reference)
-    ));
+    lines.push(reach.words(reference));
     lines
 }
 
@@ -338,15 +363,7 @@ mod tests {
         report.parameter("reference", "system");
         report.parameter("confidence", 0.75);
         report.rows = rows;
-        lines(
-            &report,
-            Ran {
-                elapsed: Duration::from_millis(10),
-                peak_bytes: 0,
-                is_certain: false,
-                cut_short: None,
-            },
-        )
+        lines(&report, Ran { elapsed: Duration::from_millis(10), held: None, cut_short: None })
     }
 
     #[test]
@@ -400,7 +417,7 @@ mod tests {
         report.rows = vec![row("fast", 0.5, 0.5)];
         let elapsed = Duration::from_millis(10);
         let cut_short = Some("the recording is cut short");
-        let ran = Ran { elapsed, peak_bytes: 0, is_certain: false, cut_short };
+        let ran = Ran { elapsed, held: None, cut_short };
         assert_eq!(lines(&report, ran)[0], "no advice: the recording is cut short");
     }
 
@@ -408,18 +425,20 @@ mod tests {
     fn a_replay_that_does_what_the_program_does_not_is_no_reason() {
         let (fast, lean) = (row("fast", 0.5, 1.2), row("lean", 1.1, 0.7));
         let elapsed = Duration::from_millis(10);
-        let told = |ns: f64, live: f64, (peak_bytes, is_certain): (u64, bool)| {
+        let told = |ns: f64, live: f64, (held_bytes, held_to_the_end): (u64, bool)| {
             let reference = Row::new("system", "x").with("role", "reference").with("time_ns", ns);
             let reference = reference.with("peak_bytes", live).with("ideal_live_bytes", live);
             let mut report = Report::new("choose");
             report.parameter("reference", "system");
             report.rows = vec![reference, fast.clone(), lean.clone()];
-            lines(&report, Ran { elapsed, peak_bytes, is_certain, cut_short: None })
+            let header = FileHeader { held_bytes, held_to_the_end, ..FileHeader::new() };
+            lines(&report, Ran { elapsed, held: Held::by(&header), cut_short: None })
         };
         let mib = f64::from(1 << 20);
         let usual = told(1e6, 9.0 * mib, (10 << 20, true));
         assert!(usual[0].starts_with("choose fast (fatter by 20.0 %) for time, lean"), "{usual:?}");
-        let part = "10.00 % of the 10.0 ms that the program ran; 9.0 MiB, 90.00 % of the 10.0 MiB that its";
+        let part = "10.00 % of the 10.0 ms that the program ran; 9.0 MiB, 90.00 % of the 10.0 MiB that the \
+                    process held at most): the whole program gains less";
         assert!(usual.last().unwrap().contains(part), "{usual:?}");
         // The program held less than it had asked for.
         let unwritten = told(1e6, 128.0 * mib, (58 << 20, true));
@@ -428,13 +447,22 @@ mod tests {
             "{unwritten:?}"
         );
         assert!(unwritten[0].contains("128.0 MiB were live at once, and it held 58.0 MiB"));
-        assert!(
-            told(1e6, 128.0 * mib, (58 << 20, false))[0].starts_with("choose fast"),
-            "not sure"
-        );
+        let more = "128.0 MiB, more than the 58.0 MiB that the process held at most";
+        assert!(unwritten.last().unwrap().contains(more), "{unwritten:?}");
+        let unsure = told(1e6, 128.0 * mib, (58 << 20, false));
+        assert!(unsure[0].starts_with("choose fast"), "it may have held more: {unsure:?}");
+        assert!(!unsure.last().unwrap().contains("58.0 MiB"), "{unsure:?}");
+        let unknown = told(1e6, 128.0 * mib, (0, false));
+        assert!(unknown[0].starts_with("choose fast"), "{unknown:?}");
+        let least = told(1e6, 9.0 * mib, (10 << 20, false));
+        let part = "90.00 % of the 10.0 MiB that the process held, or of more)";
+        assert!(least.last().unwrap().contains(part), "{least:?}");
         let longer = told(11e6, 9.0 * mib, (10 << 20, true));
         assert_eq!(longer[0], "choose lean (slower by 10.0 %) for memory; by time nothing is sure");
         assert!(longer[1].starts_with("by time nothing is sure: the replay takes longer"));
+        let last = longer.last().unwrap();
+        assert!(last.contains("more than the 10.0 ms that the program ran; 9.0 MiB, 90.00 %"));
+        assert!(!last.contains("gains less") && !last.contains("110"), "{last}");
         let elsewhere = told(1e6, mib, (100 << 20, true));
         let expected = "choose fast (fatter by 20.0 %) for time; in memory it hardly matters";
         assert!(elsewhere[0].starts_with(expected), "{elsewhere:?}");
