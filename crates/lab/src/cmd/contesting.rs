@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use hectare_trace::Trace;
+use hectare_trace::{FileHeader, Trace};
 
 use super::{BROKEN, Exit, OrMisused};
 use crate::bench::best_peer;
@@ -351,6 +351,7 @@ impl ContestArgs {
         report.notes.extend(input_note(&contest.cases));
         report.notes.extend(below_ideal(report, &contest.cases));
         report.notes.extend(forked(report, &contest.cases));
+        report.notes.extend(cut_short(&contest.cases));
     }
 
     /// Decides the claims. The report says how each was decided and why.
@@ -499,12 +500,28 @@ fn below_ideal(report: &Report, cases: &[Case]) -> Vec<String> {
     told(of_one, unwritten).into_iter().chain(told(of_many, overlapping)).collect()
 }
 
+/// The cases that are traces of which `is_such` is true.
+fn traces(cases: &[Case], is_such: impl Fn(&FileHeader) -> bool) -> impl Iterator<Item = &Case> {
+    cases.iter().filter(move |case| match &case.work {
+        Work::Trace { path, .. } => Trace::open(path).is_ok_and(|trace| is_such(trace.header())),
+        _ => false,
+    })
+}
+
+/// Says which traces are of recordings that stopped before their program did.
+fn cut_short(cases: &[Case]) -> Option<String> {
+    let names: Vec<&str> =
+        traces(cases, |header| header.lost_events > 0).map(|case| case.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: the recording is cut short, so what is replayed is only what the program did until then",
+            names.join("; ")
+        )
+    })
+}
+
 /// Says which traces are from forked children. Their replay begins with an empty heap.
 fn forked(report: &Report, cases: &[Case]) -> Option<String> {
-    let is_forked = |case: &&Case| match &case.work {
-        Work::Trace { path, .. } => Trace::open(path).is_ok_and(|trace| trace.header().is_forked()),
-        _ => false,
-    };
     let name = |case: &Case| {
         let mut rows = report.rows.iter().filter(|row| row.workload == case.name);
         match rows.find_map(|row| row.number("skipped_ops_count")) {
@@ -512,7 +529,7 @@ fn forked(report: &Report, cases: &[Case]) -> Option<String> {
             None => case.name.clone(),
         }
     };
-    let names: Vec<String> = cases.iter().filter(is_forked).map(name).collect();
+    let names: Vec<String> = traces(cases, FileHeader::is_forked).map(name).collect();
     (!names.is_empty()).then(|| {
         format!(
             "{}: recorded of a forked child. What it inherited from its parent is not in the trace, so it is \
@@ -546,22 +563,39 @@ fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use hectare_trace::{FileHeader, Writer};
+    use hectare_trace::Writer;
 
     use super::*;
     use crate::bench::Parameters;
     use crate::replay::Mode;
 
+    /// A trace without events.
+    fn empty_trace(path: PathBuf, header: FileHeader) -> Case {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let file = std::fs::File::create(&path).unwrap();
+        Writer::new(file, header).unwrap().finish().unwrap();
+        let work = Work::Trace { path, mode: Mode::Speed, touch: Touch::None, points: 0 };
+        Case::new(name, work)
+    }
+
+    #[test]
+    fn a_trace_that_is_cut_short_is_told() {
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        let case = |name: &str, lost_events| {
+            let header = FileHeader { lost_events, ..FileHeader::new() };
+            empty_trace(scratch.path().join(name), header)
+        };
+        assert_eq!(cut_short(&[case("whole", 0)]), None);
+        let told = cut_short(&[case("whole", 0), case("cut", 1)]).unwrap();
+        assert!(told.starts_with("cut: the recording is cut short"), "{told}");
+    }
+
     #[test]
     fn a_trace_of_a_forked_child_is_told() {
         let scratch = crate::scratch::Scratch::new().unwrap();
         let case = |name: &str, first_thread| {
-            let path = scratch.path().join(name);
             let header = FileHeader { first_thread, ..FileHeader::new() };
-            let file = std::fs::File::create(&path).unwrap();
-            Writer::new(file, header).unwrap().finish().unwrap();
-            let work = Work::Trace { path, mode: Mode::Speed, touch: Touch::None, points: 0 };
-            Case::new(name, work)
+            empty_trace(scratch.path().join(name), header)
         };
         let mut report = Report::new("replay");
         assert_eq!(forked(&report, &[case("first", 1)]), None);

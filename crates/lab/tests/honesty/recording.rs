@@ -264,7 +264,18 @@ fn an_incomplete_recording_is_kept_and_is_no_success() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("cut short"), "{}", stderr(&output));
     assert!(stderr(&output).contains("a trace is incomplete"), "{}", stderr(&output));
-    assert!(hectare(&["info", &trace]).status.success(), "what was recorded is kept");
+    let info = hectare(&["info", &trace]);
+    assert!(info.status.success(), "what was recorded is kept");
+    assert!(unwrapped(&info.stdout).contains("incomplete the recording is cut short"));
+    for replay in [&["replay", &trace][..], &["compare", "--trace", &trace]] {
+        let json = folder.at("r.json");
+        let once = ["-a", "system", "-r", "1", "--json", &json];
+        let output = hectare(&[replay, &once[..], &NOT_WARMED].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let note = "t: the recording is cut short, so what is replayed is only";
+        assert!(unwrapped(&output.stdout).contains(note), "{replay:?}");
+        assert!(std::fs::read_to_string(&json).unwrap().contains(note), "{replay:?}");
+    }
     let choose = format!(
         "ulimit -f 200; exec {HECTARE} choose -r 3 -a system --warm-memory never -- {program}"
     );
