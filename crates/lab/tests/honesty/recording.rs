@@ -507,7 +507,7 @@ fn what_cannot_be_recorded_is_told_and_its_launcher_not_advised_on() {
 #[test]
 fn what_was_started_without_the_recorder_is_told_and_its_launcher_not_advised_on() {
     build_recorder();
-    let folder = Folder::new("dropped");
+    let folder = Folder::new("without-recorder");
     let (program, trace) = (folder.at("program"), folder.at("t.hxt"));
     let source = "#include <stdlib.h>\n#include <unistd.h>\n\
         int main(void) { free(malloc(9)); usleep(500000); return 0; }\n";

@@ -236,7 +236,7 @@ fn a_record_comes_through_a_pipe_and_a_trace_does_not() {
 
 #[test]
 fn a_name_of_a_trace_breaks_neither_a_table_nor_the_terminal() {
-    let folder = Folder::new("names");
+    let folder = Folder::new("trace-names");
     let (trace, markdown) = (folder.at("t|\u{1b}[31m\n<b>.hxt"), folder.at("t.md"));
     write_trace(&trace, 100);
     let replay = ["replay", &trace, "-a", "system", "-r", "1", "--markdown", &markdown];
