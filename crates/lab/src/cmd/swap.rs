@@ -52,7 +52,7 @@ struct Replay {
     /// A file of events
     file: Option<PathBuf>,
     /// Pools to replay on, separated by commas
-    #[arg(long, value_name = "POOL,…", num_args = 1.., default_value = "xv,zs,dense")]
+    #[arg(long, value_name = "POOL,…", default_value = "xv,zs,dense")]
     pools: Vec<String>,
     #[command(flatten)]
     outputs: Outputs,

@@ -50,6 +50,7 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["buddy", "fragment", "--load", "100"], 2, "from 1 to 99"),
         (&["store", "--file", "/etc/passwd", "--pools", "nosuch"], 2, "there is no pool `nosuch`"),
         (&["swap", "no-such.swap", "--pools", "nosuch"], 2, "there is no pool `nosuch`"),
+        (&["swap", "--pools", "dense", "no-such.swap"], 1, "no-such.swap: No such file"),
         (&["bench", "all", "--only", "nosuch"], 2, "`nosuch` has no rows"),
         (&["bench", "published", "--only", "churn"], 2, "`churn` has no rows"),
         (&["compare", "--"], 2, "no program is given after `--`"),
