@@ -88,7 +88,7 @@ pub(crate) struct Contestant {
 
 impl Contestant {
     /// Whether the contestant only shows how far the figures can be trusted.
-    fn is_control(&self) -> bool {
+    pub(crate) fn is_control(&self) -> bool {
         matches!(self.role, Role::Again | Role::Planted)
     }
 }

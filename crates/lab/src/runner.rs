@@ -333,7 +333,7 @@ pub(crate) fn failure(status: ExitStatus) -> Option<String> {
 fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this executable")?);
     command.arg("child").arg("--fd").arg(fd.to_string());
-    command.stdin(Stdio::null()).env_remove("LD_PRELOAD").envs(subject.environment());
+    command.stdin(Stdio::null()).env_remove("LD_PRELOAD").envs(subject.environment()?);
     match job {
         Job::Child(arguments) => {
             command.args(arguments);

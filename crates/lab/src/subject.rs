@@ -11,6 +11,7 @@
 
 pub(crate) mod program;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -65,15 +66,19 @@ impl Subject {
         Some(Self { name: "hectare".to_owned(), library: Some(library) })
     }
 
-    /// Environment variables that its processes need: the `KEY=VALUE` lines of the `.env` file
-    /// beside its library.
-    pub(crate) fn environment(&self) -> Vec<(String, String)> {
-        let file = self.library.as_ref().map(|library| library.with_extension("env"));
-        let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
-        text.lines()
-            .filter_map(|line| line.split_once('='))
-            .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
-            .collect()
+    /// Environment variables that its processes need: those that the `.env` file beside its
+    /// library sets, if there is one.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or has a line that sets no variable.
+    pub(crate) fn environment(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let Some(library) = &self.library else { return Ok(Vec::new()) };
+        let file = library.with_extension("env");
+        let text = match std::fs::read_to_string(&file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            read => read.with_context(|| file.display().to_string())?,
+        };
+        variables(&text).with_context(|| file.display().to_string())
     }
 
     /// The subject that `text` names.
@@ -99,7 +104,7 @@ impl Subject {
         }
         let found = found();
         if let Some(subject) = found.iter().find(|subject| subject.name == text) {
-            subject.check_path()?;
+            subject.check()?;
             return Ok(subject.clone());
         }
         if text == "hectare" {
@@ -137,18 +142,40 @@ impl Subject {
             .with_context(|| format!("the library of `{name}`, {}", path.display()))?;
         program::check_library(&library)?;
         let subject = Self { name: name.to_owned(), library: Some(library) };
-        subject.check_path()?;
+        subject.check()?;
         Ok(subject)
     }
 
-    /// Checks that the subject's library can be preloaded from where it is.
+    /// Checks that the subject's library can be preloaded from where it is, and that it is known
+    /// which variables its processes need.
     ///
     /// # Errors
-    /// When it cannot. Its processes would run on the C library's allocator.
-    pub(crate) fn check_path(&self) -> anyhow::Result<()> {
-        let Self { library, .. } = self;
-        library.as_deref().map_or(Ok(()), undivided)
+    /// When it cannot: its processes would run on the C library's allocator. As
+    /// [`Subject::environment`].
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        self.library.as_deref().map_or(Ok(()), undivided)?;
+        self.environment().map(drop)
     }
+}
+
+/// The variables that a text of `KEY=VALUE` lines sets. Empty lines and those that begin with `#`
+/// are passed over.
+///
+/// # Errors
+/// When a line is something else.
+fn variables(text: &str) -> anyhow::Result<Vec<(String, String)>> {
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let set = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let variable = |(number, line): (usize, &str)| {
+        let is_name = |key: &str| {
+            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            !key.is_empty() && key.bytes().all(is_part) && !key.as_bytes()[0].is_ascii_digit()
+        };
+        let pair = line.split_once('=').filter(|(key, _)| is_name(key.trim_end()));
+        let (key, value) = pair.with_context(|| format!("line {number} is not KEY=VALUE"))?;
+        Ok((key.trim_end().to_owned(), value.trim_start().to_owned()))
+    };
+    set.map(variable).collect()
 }
 
 /// Checks that the dynamic loader takes `library` for a single path.
@@ -295,10 +322,27 @@ mod tests {
     fn a_path_that_the_loader_would_divide_is_refused() {
         for path in ["/my heaps/libx.so", "/heaps:2/libx.so"] {
             let subject = Subject { name: "x".to_owned(), library: Some(path.into()) };
-            let message = subject.check_path().unwrap_err().to_string();
+            let message = subject.check().unwrap_err().to_string();
             assert!(message.contains(path) && message.contains("LD_PRELOAD"), "{message}");
         }
         let subject = Subject { name: "x".to_owned(), library: Some("/heaps/libx.so".into()) };
-        assert!(subject.check_path().is_ok() && Subject::system().check_path().is_ok());
+        assert!(subject.check().is_ok() && Subject::system().check().is_ok());
+    }
+
+    #[test]
+    fn a_file_of_variables_is_read_line_by_line() {
+        let pairs = |text: &str| {
+            variables(text).map_err(|error| error.to_string()).map(|set| {
+                set.iter().map(|(key, value)| format!("{key}:{value}")).collect::<Vec<_>>()
+            })
+        };
+        let good = "# of the library\n\n  HECTARE_CONF = secure:true\nA=\n_b2=c=d # e\n";
+        let expected = ["HECTARE_CONF:secure:true", "A:", "_b2:c=d # e"].map(str::to_owned);
+        assert_eq!(pairs(good).unwrap(), expected);
+        assert_eq!(pairs("").unwrap(), [""; 0]);
+        for wrong in ["garbage", "export X=1", "=3", "2A=1", "A-B=1"] {
+            let text = format!("# x\n{wrong}\nC=1\n");
+            assert_eq!(pairs(&text).unwrap_err(), "line 2 is not KEY=VALUE", "{wrong}");
+        }
     }
 }

@@ -136,9 +136,10 @@ fn run(
     subject: &Subject,
 ) -> anyhow::Result<(Counts, Outcome)> {
     let parameters = serde_json::to_string(parameters)?;
+    let environment = subject.environment()?;
     let (output, profile) = profiled(&[], |command| {
         command.args(["child", "--fd", "1", "bench", name, &parameters]);
-        command.envs(subject.environment());
+        command.envs(environment);
         command.envs(subject.library.as_ref().map(|library| ("LD_PRELOAD", library)));
     })?;
     let (outcome, _) = ChildRecord::done(&output.stdout).with_context(|| {

@@ -97,7 +97,7 @@ fn sample(
         .arg(&data)
         // `env` sets the preload, so that perf itself runs on the system's allocator.
         .args(["--", "env"]);
-    for (key, value) in subject.environment() {
+    for (key, value) in subject.environment()? {
         record.arg(format!("{key}={value}"));
     }
     if let Some(library) = &subject.library {

@@ -165,7 +165,7 @@ impl ContestArgs {
             return Subject::parse_list(&self.allocators.join(",")).or_misused();
         }
         let found = subject::found();
-        found.iter().try_for_each(Subject::check_path)?;
+        found.iter().try_for_each(Subject::check)?;
         Ok(found)
     }
 
@@ -249,7 +249,7 @@ impl ContestArgs {
         let analysis = Analysis::new(&contest, &results);
         analysis.fill(&mut report);
         self.tell_linked(&contest, &mut report);
-        self.tell_circumstances(&contest, &results, &mut report, control_notes);
+        self.tell_circumstances(&contest, &results, &mut report, control_notes)?;
         let verdicts = self.decide(&contest, &analysis, &mut report)?;
         finish(&mut report);
         if results.interrupted && results.rounds == 0 {
@@ -332,7 +332,7 @@ impl ContestArgs {
         results: &Results,
         report: &mut Report,
         control_notes: Vec<String>,
-    ) {
+    ) -> anyhow::Result<()> {
         let libraries = contest.contestants.iter().filter_map(|contestant| {
             let library = contestant.subject.library.as_ref()?;
             Some((contestant.name.clone(), library.display().to_string().into()))
@@ -340,6 +340,8 @@ impl ContestArgs {
         report
             .parameters
             .insert("libraries".to_owned(), serde_json::Value::Object(libraries.collect()));
+        let subjects = contest.contestants.iter().filter(|contestant| !contestant.is_control());
+        tell_environments(report, subjects.map(|contestant| &contestant.subject))?;
         report.notes.extend(control_notes);
         report.notes.extend(results.warmth.note());
         report.parameter("warmed_bytes", results.warmth.most_bytes);
@@ -352,6 +354,7 @@ impl ContestArgs {
         report.notes.extend(below_ideal(report, &contest.cases));
         report.notes.extend(forked(report, &contest.cases));
         report.notes.extend(cut_short(&contest.cases));
+        Ok(())
     }
 
     /// Decides the claims. The report says how each was decided and why.
@@ -412,6 +415,31 @@ const OUR_SETTINGS: &str = "HECTARE_CONF";
 const SETTINGS: [&str; 6] =
     ["GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "SNMALLOC_", "TBB_MALLOC_"];
 
+/// Adds to the report the variables that are set for single allocators.
+///
+/// # Errors
+/// As [`Subject::environment`].
+pub(crate) fn tell_environments<'a>(
+    report: &mut Report,
+    subjects: impl Iterator<Item = &'a Subject>,
+) -> anyhow::Result<()> {
+    let mut environments = serde_json::Map::new();
+    for subject in subjects {
+        let set = subject.environment()?;
+        if set.is_empty() {
+            continue;
+        }
+        let words: Vec<String> = set.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        report.notes.push(format!("{} was set for {}", words.join(" "), subject.name));
+        let set = set.into_iter().map(|(key, value)| (key, value.into()));
+        environments.insert(subject.name.clone(), serde_json::Value::Object(set.collect()));
+    }
+    if !environments.is_empty() {
+        report.parameters.insert("environments".to_owned(), environments.into());
+    }
+    Ok(())
+}
+
 /// What to know of variables that this command has passed on to the measured processes.
 pub(crate) fn environment_notes() -> impl Iterator<Item = String> {
     let names = std::env::vars_os().map(|(name, _)| name);
@@ -431,7 +459,7 @@ fn settings_note(variables: impl Iterator<Item = (OsString, OsString)>) -> Optio
     set.sort();
     (!set.is_empty()).then(|| {
         format!(
-            "{} of the environment held for all that was measured (a file NAME.env beside NAME.so sets \
+            "{} of the environment was set for all that was measured (a file NAME.env beside NAME.so sets \
              variables for that allocator alone)",
             set.join(" ")
         )

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 
 use super::compare::program_case;
-use super::contesting::{Linked, environment_notes};
+use super::contesting::{Linked, environment_notes, tell_environments};
 use super::{Exit, OrMisused, pass_on_failure};
 use crate::output::Outputs;
 use crate::report::{Report, Row};
@@ -77,6 +77,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let mut report = Report::new("run");
     report.rows.push(row);
     report.notes.extend(beside_malloc(&program));
+    tell_environments(&mut report, std::iter::once(&subject))?;
     report.notes.extend(environment_notes());
     if report.rows[0].number("mean_bytes").is_none() {
         report.notes.push("too short to see its mean resident memory".to_owned());

@@ -187,6 +187,34 @@ fn who_broke_in_the_replay_keeps_nobody_from_being_checked() {
 }
 
 #[test]
+fn what_is_set_for_an_allocator_alone_is_told_and_no_line_is_passed_over() {
+    let folder = Folder::new("environment");
+    let (library, json) = (folder.at("libbump.so"), folder.at("r.json"));
+    assert!(compile(BUMP, &["-shared", "-fPIC"], &library));
+    let bump = format!("bump={library}");
+    let script = "test \"$LD_PRELOAD\" = '' || test \"$OF_BUMP\" = 'a b'";
+    let compare = ["compare", "-r", "1", "-a", &bump, "--json", &json];
+    let run = ["run", "-a", &bump, "--json", &json];
+    let with = |text: &str, verb: &[&str]| {
+        std::fs::write(folder.at("libbump.env"), text).unwrap();
+        hectare(&[verb, &["--", "sh", "-c", script]].concat())
+    };
+    for verb in [&[&compare[..], &NOT_WARMED].concat()[..], &run] {
+        let output = with("# of bump\n\nOF_BUMP=a b\n", verb);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let told = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+        assert!(told.contains("OF_BUMP=a b was set for bump"), "{told}");
+        let record = std::fs::read_to_string(&json).unwrap();
+        let record: String = record.split_whitespace().collect();
+        assert!(record.contains("\"environments\":{\"bump\":{\"OF_BUMP\":\"ab\"}}"), "{record}");
+        let output = with("OF_BUMP=a b\nexport X=1\n", verb);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        let refused = "libbump.env: line 2 is not KEY=VALUE";
+        assert!(stderr(&output).contains(refused), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_library_that_is_not_loaded_where_the_work_is_done_is_told() {
     let folder = Folder::new("dropped");
     let (library, program) = (folder.at("libbump.so"), folder.at("busy"));
