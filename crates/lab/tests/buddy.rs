@@ -101,6 +101,17 @@ fn addresses_are_printed_one_a_line() {
 }
 
 #[test]
+fn whose_time_a_blocks_is_is_told_where_threads_take_them() {
+    let note = "ns/block: the time for which a thread waits";
+    let arguments = ["-d", "bitset", "-b", "64", "--rounds", "1"];
+    let told = |threads: &str| text(&[&arguments[..], &["--threads", threads]].concat());
+    assert!(!told("1").contains(note));
+    assert!(told("1,2").contains(note) && told("2").contains(note));
+    let report = record(&[&arguments[..], &["--threads", "2"]].concat());
+    assert!(report["notes"][0].as_str().unwrap().starts_with(note), "{report}");
+}
+
+#[test]
 fn blocks_are_freed_in_batches_at_random_and_by_several_threads() {
     for flags in [
         &["--free", "--batch", "100"][..],

@@ -318,8 +318,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         report.rows.push(row);
     }
     args.common.tell(&table(&report, frees, args.threads.len() > 1));
+    if args.threads.iter().any(|&threads| threads > 1) {
+        args.common.tell(&format!("{OF_A_THREAD}\n"));
+        report.notes.push(OF_A_THREAD.to_owned());
+    }
     args.common.finish(&report, &[])
 }
+
+/// What the time of a block is.
+const OF_A_THREAD: &str = "ns/block: the time for which a thread waits for each of its own blocks, while the \
+                           others take theirs";
 
 /// The figures of a line; `first` is the same allocator with the first number of threads.
 fn row(line: Measured, order: Order, frees: bool, first: Option<&Row>) -> Row {
