@@ -17,12 +17,12 @@ impl Analysis<'_> {
                 let Some(ratio) = self.ratio(metric, whole, again) else { continue };
                 let floor = ratio.noise_floor();
                 let floor = if floor.is_finite() {
-                    format!("±{:.1} %", floor * 100.0)
+                    format!("±{:.1} % by the median absolute deviation", floor * 100.0)
                 } else {
                     "not bounded by so few rounds".to_owned()
                 };
                 notes.push(format!(
-                    "noise floor, {}: {} against itself {:.3} [{:.3}, {:.3}], {floor}",
+                    "noise floor, {}: {floor}; {} against itself {:.3} [{:.3}, {:.3}]",
                     metric.name(),
                     self.contest.contestants[0].name,
                     ratio.value,
@@ -66,7 +66,7 @@ impl Analysis<'_> {
                 stats::BOOTSTRAP_ROUNDS
             ));
         }
-        if self.results.interrupted {
+        if self.results.interrupted && !self.results.runs.is_empty() {
             let of = if rounds > 0 { "complete rounds" } else { "runs measured" };
             notes.push(format!("interrupted: the figures are those of the {of}"));
         }

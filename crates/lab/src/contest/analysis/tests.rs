@@ -114,7 +114,13 @@ fn a_round_that_was_cut_decides_nothing() {
     results.runs.retain(|run| run.round == 0 && run.case == 0);
     results.rounds = 0;
     results.drop_incomplete_round();
-    assert!(!report(&contest, &results).rows.is_empty());
+    let first = report(&contest, &results);
+    assert!(!first.rows.is_empty());
+    let told = |report: &Report, what| report.notes.iter().any(|note| note == what);
+    assert!(told(&first, "interrupted: the figures are those of the runs measured"));
+    results.runs.clear();
+    let nothing = report(&contest, &results);
+    assert!(!nothing.notes.iter().any(|note| note.starts_with("interrupted")), "{nothing:?}");
 }
 
 #[test]
@@ -321,7 +327,9 @@ fn the_noise_floor_told_is_of_the_memory_that_the_table_compares() {
     }
     let report = report(&contest, &results);
     let note = report.notes.iter().find(|note| note.starts_with("noise floor, memory")).unwrap();
-    assert!(note.contains("1.002"), "{note}");
+    let floor = "noise floor, memory: ±";
+    assert!(note.starts_with(floor) && note.contains(" % by the median absolute deviation; "));
+    assert!(note.contains("against itself 1.002 ["), "{note}");
 }
 
 #[test]
