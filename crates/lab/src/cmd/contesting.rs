@@ -569,7 +569,7 @@ fn forked(report: &Report, cases: &[Case]) -> Option<String> {
 
 /// What failed under some allocator, in words: a table with missing cells is no success.
 fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
-    let first = results.broken.first()?;
+    results.broken.first()?;
     let told: Vec<_> = results
         .broken
         .iter()
@@ -579,12 +579,10 @@ fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
             format!("{case} failed under {subject}: {}", broken.why)
         })
         .collect();
-    let is_program = matches!(contest.cases[first.case].work, Work::Program(_));
-    let advice = match (is_program, first.by_exit) {
-        (true, true) => " (`hectare run` shows what it writes, --ignore-failure measures it)",
-        (true, false) => " (`hectare run` shows what it writes)",
-        (false, true) => " (--ignore-failure measures it)",
-        (false, false) => "",
+    // Only programs end by an exit code or a signal of their own.
+    let advice = match results.broken.iter().any(|broken| broken.by_exit) {
+        true => " (`hectare run` shows what it writes, --ignore-failure measures it)",
+        false => "",
     };
     Some(told.join("; ") + advice)
 }

@@ -254,6 +254,7 @@ fn a_library_that_is_not_loaded_where_the_work_is_done_is_told() {
         assert_eq!(code, Some(5), "{script}: {told}");
         assert!(told.contains("bump broke in sh: its library was not loaded"), "{script}: {told}");
         assert!(!told.contains("system broke"), "{script}: {told}");
+        assert!(!told.contains("shows what it writes"), "it did not fail: {told}");
         let output = run(script);
         assert_eq!(output.status.code(), Some(1), "{script}: {}", stderr(&output));
         assert!(stderr(&output).contains("was not loaded where"), "{script}: {}", stderr(&output));
@@ -267,6 +268,9 @@ fn a_library_that_is_not_loaded_where_the_work_is_done_is_told() {
     let (code, told) = compare(&format!("{program}; exit 0"));
     assert_eq!(code, Some(0), "{told}");
     assert!(!told.contains("loaded") && !told.contains("too short to see whether"), "{told}");
+    let (code, told) = compare("test -z \"$LD_PRELOAD\" || exit 3");
+    assert_eq!(code, Some(5), "{told}");
+    assert!(told.contains("exit code 3 (`hectare run` shows what it writes, --ignore"), "{told}");
     let (_, told) = compare("exit 0");
     assert!(told.contains("sh is too short to see whether all that it runs loads"), "{told}");
 }
