@@ -69,6 +69,22 @@ pub(crate) fn refuse_twice<T: PartialEq + Display>(option: &str, list: &[T]) -> 
     }
 }
 
+/// Refuses a list in which a file is repeated, by whatever names.
+///
+/// # Errors
+/// When one is.
+pub(crate) fn refuse_same_files(files: &[PathBuf]) -> anyhow::Result<()> {
+    let resolved = |file: &PathBuf| match file.as_os_str() == "-" {
+        true => "/dev/stdin".into(),
+        false => file.canonicalize().unwrap_or_else(|_| file.clone()),
+    };
+    let places: Vec<PathBuf> = files.iter().map(resolved).collect();
+    match (1..files.len()).find(|&nth| places[..nth].contains(&places[nth])) {
+        Some(nth) => bail!(Exit::misused(format!("{} is given twice", files[nth].display()))),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +98,20 @@ mod tests {
         let given = [whole.clone(), "c,d".into(), "e".into(), "f,".into()];
         let expected: Vec<PathBuf> = vec![whole, "c".into(), "d".into(), "e".into(), "f".into()];
         assert_eq!(files(&given), expected);
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_other_names() {
+        let scratch = Scratch::new().unwrap();
+        let (file, link) = (scratch.path().join("a"), scratch.path().join("b"));
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let other = scratch.path().join("c");
+        assert!(refuse_same_files(&[file.clone(), other.clone()]).is_ok());
+        let refused = refuse_same_files(&[file.clone(), other, link]).unwrap_err().to_string();
+        assert!(refused.ends_with("b is given twice"), "{refused}");
+        assert!(refuse_same_files(&["-".into(), "-".into()]).is_err());
+        assert!(refuse_same_files(&["no".into(), "no".into()]).is_err(), "though it is not there");
     }
 
     #[test]

@@ -303,7 +303,9 @@ fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> any
 fn all(args: &Args, table: Table) -> anyhow::Result<()> {
     let verb = format!("bench {}", table.name());
     if !args.from.is_empty() {
-        let mut report = best_peer::merged(&verb, &list::files(&args.from))?;
+        let files = list::files(&args.from);
+        list::refuse_same_files(&files)?;
+        let mut report = best_peer::merged(&verb, &files)?;
         best_peer::judge(&mut report);
         args.contest.outputs.tell(&best_peer::tables(&report));
         return args.contest.outputs.write(&report);

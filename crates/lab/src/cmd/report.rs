@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::list;
 use crate::output::place::{self, Kind};
 use crate::output::{self, html};
 use crate::report::Report;
@@ -20,6 +21,7 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    list::refuse_same_files(&args.records)?;
     let reports =
         args.records.iter().map(|path| Report::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
     output::put(&args.output, html::page(&reports)?.as_bytes())

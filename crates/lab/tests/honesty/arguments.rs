@@ -51,6 +51,8 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["store", "--file", "/etc/passwd", "--pools", "nosuch"], 2, "there is no pool `nosuch`"),
         (&["swap", "no-such.swap", "--pools", "nosuch"], 2, "there is no pool `nosuch`"),
         (&["swap", "--pools", "dense", "no-such.swap"], 1, "no-such.swap: No such file"),
+        (&["report", "-o", "-", "a.json", "a.json"], 2, "a.json is given twice"),
+        (&["bench", "all", "--from", "a.json,a.json"], 2, "a.json is given twice"),
         (&["bench", "all", "--only", "nosuch"], 2, "`nosuch` has no rows"),
         (&["bench", "published", "--only", "churn"], 2, "`churn` has no rows"),
         (&["compare", "--"], 2, "no program is given after `--`"),
