@@ -9,7 +9,6 @@ use hectare_trace::{Histogram, Summary, ThreadId, ThreadSummary, Trace};
 use serde_json::Value;
 
 use super::Exit;
-use super::record::CUT_SHORT;
 use crate::output::place::{self, Kind};
 use crate::output::{Files, Outputs, table};
 use crate::report::{Report, Row};
@@ -28,6 +27,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Json))]
     json: Option<PathBuf>,
 }
+
+/// What is said of a recording that lost events. Its recorder said which of these it was.
+const CUT_SHORT: &str = "the recording is cut short: for want of disk space, length of files (`ulimit -f`), \
+                         address space (`ulimit -v`), numbers of threads, or the right to open the file again";
 
 /// Bars of the histograms, characters.
 const BAR: usize = 40;

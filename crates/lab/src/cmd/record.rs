@@ -130,11 +130,8 @@ pub(crate) struct Recorded {
     pub(crate) event_cost_ns: Option<f64>,
 }
 
-/// The message about a recording that lost events.
-pub(crate) const CUT_SHORT: &str = "the recording is cut short: the disk was full, files could not be \
-                                    so large (`ulimit -f`), the program could no longer open the \
-                                    file (after chroot, as another user), had no address space left \
-                                    (`ulimit -v`), or has had 16.7 million threads";
+/// The message about a recording that has just lost events.
+pub(crate) const CUT_SHORT: &str = "the recording is cut short (its recorder has said why)";
 
 impl Recorded {
     /// Says on stderr what was recorded, and where, if it `stays` there.
