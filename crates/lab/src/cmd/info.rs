@@ -136,9 +136,10 @@ fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
     };
     line("file", format!("{} ({kind}), process {}", bytes(trace.file_bytes()), header.pid));
     let per_event = trace.file_bytes() as f64 / summary.rows() as f64;
+    // The rest of a damaged file is not the good events'.
     let each = match summary.rows() {
-        0 => String::new(),
-        _ => format!(" ({per_event:.2} bytes each)"),
+        1.. if !trace.damage().any() => format!(" ({per_event:.2} bytes each)"),
+        _ => String::new(),
     };
     line("events", format!("{}{each}", summary.rows()));
     line("recorded for", format!("{:.3} s", seconds(trace, summary)));
