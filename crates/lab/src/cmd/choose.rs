@@ -11,7 +11,7 @@ mod check;
 mod verdict;
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
@@ -83,7 +83,8 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let started_as = started_as(&advised.header.command, &args.command[0]);
     args.contest.linked = Linked::of(started_as);
     args.contest.remarks.extend(beside_malloc(started_as));
-    let name = format!("{}, replayed", program.name);
+    let name = Path::new(started_as).file_name().unwrap_or(started_as);
+    let name = format!("{}, replayed", name.to_string_lossy());
     let case = trace_case(&path, &name, Mode::Speed, Touch::Page)?;
     let looks = Looks { latency: false, map: true };
     let mut chosen = chosen(&recorded, args.of.is_some())?;

@@ -194,6 +194,7 @@ fn what_a_wrapper_executes_is_recorded_and_told() {
     let chosen = hectare(&[&["choose"][..], &rounds, &["--", &wrapper]].concat());
     let told = unwrapped(&chosen.stdout);
     assert!(told.contains("`ls /`: ") && told.contains("the most of the 2 programs"), "{told}");
+    assert!(told.contains(" ls, replayed — "), "{told}");
     assert!(told.contains("before it executed another program"), "{told}");
     assert!(told.contains("no advice: it takes 3 complete rounds, and there are 1"), "{told}");
     assert!(!stderr(&chosen).contains("chosen.hxt"), "what goes with the command is not named");
