@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 
 use hectare_trace::{Histogram, LivePoint, Summary};
 
@@ -107,10 +107,7 @@ impl Args {
 /// Names a file to be written although nobody asked for one.
 fn leave(file: &mut Option<PathBuf>, name: &str, kind: Kind) -> anyhow::Result<()> {
     if file.is_none() {
-        place::check(Path::new(name), kind).map_err(|why| {
-            anyhow!("{name} {why} (it is left in the current folder unless --json and --report name other places)")
-        })?;
-        *file = Some(name.into());
+        *file = Some(place::by_default(name, kind, "--json and --report name other places")?);
     }
     Ok(())
 }

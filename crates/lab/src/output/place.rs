@@ -135,6 +135,18 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     Err(format!("exists and is no {}: remove it, or give another name", kind.name()))
 }
 
+/// The place in the current folder of a file for which none is given, if the file can be written
+/// there.
+///
+/// # Errors
+/// As [`check`]. `otherwise` is in the message: which option names another place.
+pub(crate) fn by_default(name: &str, kind: Kind, otherwise: &str) -> anyhow::Result<PathBuf> {
+    check(Path::new(name), kind).map_err(|why| {
+        anyhow::anyhow!("{name} {why} (it is left in the current folder unless {otherwise})")
+    })?;
+    Ok(name.into())
+}
+
 /// Makes a file at `path` with `make`, which writes to a place beside it. The old file is replaced
 /// only when the new one is complete, so neither a full disk nor a kill destroys it.
 ///

@@ -269,6 +269,17 @@ fn places_are_looked_at_before_anything_is_measured() {
     }
     assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");
     // The files that the main job leaves unasked do not overwrite others' either.
+    std::fs::write(folder.at("hectare-report.html"), "mine").unwrap();
+    let report = Command::new(HECTARE)
+        .args(["report", "no-such.json"])
+        .current_dir(&folder.0)
+        .output()
+        .unwrap();
+    assert_eq!(report.status.code(), Some(1), "{}", stderr(&report));
+    let why = "hectare-report.html exists and is no report of hectare: remove it, or give another name (it is \
+               left in the current folder unless --output names another place)";
+    assert!(stderr(&report).contains(why), "{}", stderr(&report));
+    std::fs::remove_file(folder.at("hectare-report.html")).unwrap();
     std::fs::write(folder.at("hectare-report.json"), "mine").unwrap();
     let output = Command::new(HECTARE).current_dir(&folder.0).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
