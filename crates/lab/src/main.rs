@@ -60,7 +60,7 @@ Begin with:
   hectare compare -- CMD         CMD itself under every allocator found
   hectare                        eight real programs' traces on every allocator
                                  found, in under three minutes; leaves
-                                 hectare-report.html
+                                 hectare-report.json and hectare-report.html
   hectare doctor                 what can be measured well on this machine, and
                                  what is found
 

@@ -33,11 +33,9 @@ impl fmt::Display for Error {
         match self {
             Self::Io(_) => f.write_str("cannot read the trace"),
             Self::Write(_) => f.write_str("cannot be written"),
-            Self::NotAFile { found } => write!(
-                f,
-                "this is {found}; a trace must be a regular file, since it is not read from its beginning \
-                 to its end"
-            ),
+            Self::NotAFile { found } => {
+                write!(f, "this is {found}; a trace must be a regular file")
+            }
             Self::NotATrace => f.write_str(
                 "this is not a hectare trace (it does not begin with \"HECTRACE\"); \
                  `hectare record -o F.hxt -- CMD` makes one",

@@ -148,8 +148,8 @@ fn findings(
             "ASLR",
             machine.aslr.clone(),
             (machine.aslr != "0").then_some(
-                "left on, on purpose: it is randomised over in the rounds, not frozen into a bias; \
-                 --no-aslr freezes it",
+                "left on, on purpose: addresses differ from round to round, so that none favours an \
+                 allocator throughout; --no-aslr gives all runs the same",
             ),
         ),
         finding("huge pages", machine.thp.clone(), None),

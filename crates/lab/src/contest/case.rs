@@ -66,7 +66,7 @@ impl Look {
         match self {
             Self::Time => "time",
             Self::Latency => "latency",
-            Self::Map => "map",
+            Self::Map => "occupancy",
         }
     }
 }
