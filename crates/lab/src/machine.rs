@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use hectare_pages::{Os, PageSource};
 use serde::{Deserialize, Serialize};
 
 use crate::environment;
@@ -103,7 +104,7 @@ pub(crate) fn available_bytes(root: &Path) -> u64 {
 
 /// The system's page size, bytes.
 pub(crate) fn page_bytes() -> u64 {
-    rustix::param::page_size() as u64
+    Os.page_bytes() as u64
 }
 
 /// Version of the C library in this process.

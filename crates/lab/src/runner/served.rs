@@ -293,7 +293,9 @@ fn has_mapped(maps: &[u8], library: Option<&[u8]>) -> Has {
 
 /// The unit in which the kernel reports processor time, ns.
 pub(super) fn tick_ns() -> u64 {
-    1_000_000_000 / rustix::param::clock_ticks_per_second()
+    // SAFETY: `sysconf` reads a constant of the system.
+    let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    1_000_000_000 / ticks_per_s
 }
 
 #[cfg(test)]

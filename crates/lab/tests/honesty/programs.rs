@@ -545,3 +545,25 @@ fn what_is_preloaded_already_is_told_to_be_left_out() {
     let told = stderr(&output);
     assert_eq!(told.matches("LD_PRELOAD=libm.so.6 is not passed on").count(), 1, "{told}");
 }
+
+#[test]
+fn pools_are_counted_under_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return println!("skipped: there is no valgrind here");
+    }
+    let folder = Folder::new("pools-counted");
+    let json = folder.at("counts.json");
+    let counting = ["bench", "pools", "--json", &json, "--"];
+    let small = ["--callgrind", "--pools", "dense,zs", "--slots", "100", "--steps", "2000"];
+    let output = hectare(&[&counting[..], &small, &["--range", "100..200"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report = std::fs::read_to_string(&json).expect("a record");
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        for figure in ["alloc_instructions", "free_instructions", "pair_instructions"] {
+            assert!(row[figure].as_f64().is_some_and(|count| count > 30.0), "{figure} of {row}");
+        }
+    }
+}
