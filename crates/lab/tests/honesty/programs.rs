@@ -547,15 +547,16 @@ fn what_is_preloaded_already_is_told_to_be_left_out() {
 }
 
 #[test]
-fn pools_are_counted_under_valgrind() {
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        return println!("skipped: there is no valgrind here");
-    }
+fn pools_are_counted_under_valgrind_or_it_is_said_to_be_needed() {
     let folder = Folder::new("pools-counted");
     let json = folder.at("counts.json");
     let counting = ["bench", "pools", "--json", &json, "--"];
     let small = ["--callgrind", "--pools", "dense,zs", "--slots", "100", "--steps", "2000"];
     let output = hectare(&[&counting[..], &small, &["--range", "100..200"]].concat());
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        return assert!(stderr(&output).contains("valgrind is needed"), "{}", stderr(&output));
+    }
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let report = std::fs::read_to_string(&json).expect("a record");
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
