@@ -106,6 +106,9 @@ const WIDE: [(usize, usize); 3] = [(1, 2048), (1, 16_384), (2048, 16_384)];
 /// The arenas of the test for failures, as multiples of the live bytes.
 const TIGHT_FACTORS: [f64; 6] = [1.0, 1.03, 1.06, 1.09, 1.15, 1.3];
 
+/// The fewest slots for that test: what fewer hold may be too little for a subject's own state.
+const TIGHT_SLOTS: usize = 100;
+
 impl Study for Tlsf {
     fn name(&self) -> &'static str {
         "tlsf"
@@ -127,6 +130,14 @@ impl Study for Tlsf {
         if args.callgrind {
             return counted::count(&args, &whos);
         }
+        anyhow::ensure!(
+            args.range.is_some() || args.slots >= TIGHT_SLOTS,
+            Exit::misused(format!(
+                "--slots {}: the sweep ends with arenas that are hardly larger than what is live, \
+                 and needs {TIGHT_SLOTS} or more; --range can be measured with fewer",
+                args.slots
+            ))
+        );
         let tightest_mib = ((args.slots * 2047) as f64 * TIGHT_FACTORS[5]) as usize >> 20;
         anyhow::ensure!(
             args.range.is_some() || tightest_mib < args.arena_mib,

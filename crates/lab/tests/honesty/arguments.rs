@@ -33,6 +33,7 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["run", "-a", "nosuch", "--", "true"], 2, "no allocator is called `nosuch`"),
         (&["run", "-a", "hectare,system", "--", "true"], 2, "`run` takes one allocator"),
         (&["buddy", "--batch", "0"], 2, "at least one"),
+        (&["bench", "tlsf", "--", "--slots", "99"], 2, "--slots 99: the sweep ends with arenas"),
         (&["bench", "tlsf", "--", "--only", "talc,no"], 2, "--only: no subject is called no;"),
         (&["bench", "tlsf", "--", "--largest", "10"], 2, "a whole number from 320 to"),
         (&["bench", "tlsf", "--", "--range", "0..4294967296"], 2, "sizes go from 0 to 1073741824"),
