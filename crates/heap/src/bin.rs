@@ -10,12 +10,14 @@
 
 use core::ptr::NonNull;
 
+use hectare_base::prefetch;
+
 use crate::batch::{Batch, GIVEN_AT_ONCE};
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::gathered::Gathered;
 use crate::homes::{Lists, Which, home_of};
 use crate::misuse::{Misuse, Misused};
-use crate::object::{FreeObject, Key};
+use crate::object::{FreeObject, Key, Link};
 use crate::region::SlabTable;
 use crate::slab::emptied::Emptied;
 use crate::slab::{Returned, Slab, SlabRef};
@@ -126,6 +128,9 @@ struct Finder<'a, S> {
     reciprocal: u32,
     /// The slabs of the first region, where nearly all slabs are.
     slabs: SlabTable,
+    /// Where [their words](SlabTable::words_of) are.
+    words: *const u8,
+    words_bytes: usize,
     key: Key,
     source: &'a S,
 }
@@ -133,43 +138,33 @@ struct Finder<'a, S> {
 impl<'a, S: SlabSource> Finder<'a, S> {
     fn new(class: ClassId, source: &'a S) -> Self {
         let (reciprocal, slabs, key) = (class.reciprocal(), source.first_slabs(), source.key());
-        Self { class, reciprocal, slabs, key, source }
+        let (words, words_bytes) = slabs.words_of(class);
+        Self { class, reciprocal, slabs, words, words_bytes, key, source }
     }
 
-    /// As [`place`](Self::place), for an object that should bear its mark.
-    ///
-    /// # Errors
-    /// As for `place`, and if the object does not bear its mark.
+    /// As [`place`](Self::place), for a link's object. `None` also if it does not bear its mark.
     #[inline(always)]
-    fn find(&self, object: FreeObject) -> Result<Returning, Misused> {
-        if !object.is_marked(self.key) {
-            return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
-        }
-        self.place(object)
+    fn find(&self, link: Link) -> Option<Returning> {
+        self.place(link.marked(self.key)?)
     }
 
-    /// The slab of `object` and its number there. Prefetches what taking the object back will read.
-    ///
-    /// # Errors
-    /// [`Misuse::FreeListCorrupted`], if no object begins there.
+    /// The slab of `object` and its number there, if an object begins there. Prefetches what taking
+    /// it back will read.
     #[inline(always)]
-    fn place(&self, object: FreeObject) -> Result<Returning, Misused> {
+    fn place(&self, object: FreeObject) -> Option<Returning> {
         let address = object.as_ptr().addr().get();
-        let (slab, far_words) = match self.slabs.offset_of(address) {
-            // SAFETY: as `offset_of` says.
-            Some(offset) => unsafe {
-                (self.slabs.slab_at(offset), self.slabs.far_words_at(offset))
-            },
-            None => match self.source.slab_of(address) {
-                Some(slab) => (slab, core::ptr::null_mut()),
-                None => return Err(Misuse::FreeListCorrupted.at(object.as_ptr())),
-            },
+        let (slab, words) = match self.slabs.offset_of(address) {
+            Some(offset) => {
+                let words = self.words.wrapping_add(offset / SLAB_BYTES * self.words_bytes);
+                // SAFETY: as `offset_of` says.
+                (unsafe { self.slabs.slab_at(offset) }, words)
+            }
+            None => (self.source.slab_of(address)?, core::ptr::null()),
         };
-        let Some(index) = self.index_at(address % SLAB_BYTES) else {
-            return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
-        };
-        slab.prefetch_for(index, far_words);
-        Ok(Returning { slab, index })
+        let index = self.index_at(address % SLAB_BYTES)?;
+        slab.prefetch();
+        prefetch(words.wrapping_add(index as usize / 64 * size_of::<u64>()));
+        Some(Returning { slab, index })
     }
 
     /// The number of the object that begins at this offset of a slab, if one does.
@@ -181,50 +176,67 @@ impl<'a, S: SlabSource> Finder<'a, S> {
     }
 }
 
-/// The next object of each of several lists that are walked side by side.
-struct Walk([Option<FreeObject>; GIVEN_AT_ONCE]);
+/// A list that is being walked: where it goes on, and how many objects are left of it.
+#[derive(Clone, Copy)]
+struct Walked {
+    next: Link,
+    left: usize,
+}
 
-impl Walk {
-    fn through(batches: &[Batch]) -> Self {
-        let mut next = [None; GIVEN_AT_ONCE];
-        for (next, batch) in next.iter_mut().zip(batches) {
-            *next = Some(batch.head);
-        }
-        Self(next)
-    }
+impl Walked {
+    const ENDED: Self = Self { next: Link::END, left: 0 };
 
-    /// Finds the next objects, up to [`PREFETCHED`], and returns how many. Their links are not needed
-    /// any more.
+    /// The next object, or the end. Its link is not needed any more.
     #[inline(always)]
-    fn step(&mut self, found: &mut [FreeObject; PREFETCHED]) -> usize {
-        let mut count = 0;
-        for _ in 0..PREFETCHED / GIVEN_AT_ONCE {
-            for next in &mut self.0 {
-                if let Some(object) = *next {
-                    *next = object.next();
-                    found[count % PREFETCHED] = object;
-                    count += 1;
-                }
-            }
-        }
-        count
-    }
-
-    fn has_ended(&self) -> bool {
-        self.0.iter().all(Option::is_none)
+    fn step(&mut self) -> Link {
+        let next = self.next;
+        self.next = next.rest();
+        next
     }
 }
 
-/// Whether the first [`LEAST_NEIGHBOURS`] objects of the list that begins with `head` lie in one
+/// Several lists that are walked side by side.
+struct Walk([Walked; GIVEN_AT_ONCE]);
+
+impl Walk {
+    fn through(batches: &[Batch]) -> Self {
+        let mut lists = [Walked::ENDED; GIVEN_AT_ONCE];
+        for (list, batch) in lists.iter_mut().zip(batches) {
+            *list = Walked { next: batch.head.into(), left: batch.count };
+        }
+        Self(lists)
+    }
+
+    /// Writes the next objects to `links`, and returns how many: none when all lists have ended.
+    /// They are of all lists as long as these last, then of one list after another.
+    #[inline(always)]
+    fn step(&mut self, links: &mut [Link; PREFETCHED]) -> usize {
+        const EACH: usize = PREFETCHED / GIVEN_AT_ONCE;
+        if self.0.iter().all(|list| list.left >= EACH) {
+            for round in links.as_chunks_mut::<GIVEN_AT_ONCE>().0 {
+                for (link, list) in round.iter_mut().zip(&mut self.0) {
+                    *link = list.step();
+                }
+            }
+            self.0.iter_mut().for_each(|list| list.left -= EACH);
+            return PREFETCHED;
+        }
+        let Some(list) = self.0.iter_mut().find(|list| list.left > 0) else { return 0 };
+        let count = list.left.min(PREFETCHED);
+        links[..count].fill_with(|| list.step());
+        list.left -= count;
+        count
+    }
+}
+
+/// Whether the next [`LEAST_NEIGHBOURS`] objects of the list that goes on with `head` lie in one
 /// slab.
-fn are_neighbours(head: FreeObject) -> bool {
-    let slab = |object: FreeObject| object.as_ptr().addr().get() / SLAB_BYTES;
+fn are_neighbours(head: Link) -> bool {
+    let slab = |link: Link| link.as_ptr().addr().get() / SLAB_BYTES;
     let mut last = head;
     (1..LEAST_NEIGHBOURS).all(|_| {
-        last.next().is_some_and(|next| {
-            last = next;
-            slab(next) == slab(head)
-        })
+        last = last.rest();
+        slab(last) == slab(head)
     })
 }
 
@@ -395,27 +407,33 @@ impl Bin {
         source: &impl SlabSource,
     ) -> Result<(), Misused> {
         let finder = Finder::new(class, source);
-        let Some(first) = batches.first() else { return Ok(()) };
-        let mut found = [first.head; PREFETCHED];
+        let mut links = [Link::END; PREFETCHED];
         let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
         for lists in batches.chunks(GIVEN_AT_ONCE) {
             let mut walk = Walk::through(lists);
             for list in &mut walk.0 {
                 self.give_neighbours(list, &finder, emptied)?;
             }
-            while !walk.has_ended() {
-                // Each object of a list may lie in another slab. So the descriptors are fetched
-                // side by side before the first is needed. All links are read before an object is
-                // given back, since its memory may go with it.
-                let count = walk.step(&mut found);
-                for (&object, ahead) in found[..count].iter().zip(&mut ahead) {
-                    *ahead = finder.find(object)?;
+            // Each object of a list may lie in another slab. So the descriptors are fetched side by
+            // side before the first is needed. All links are read before an object is given back,
+            // since its memory may go with it.
+            loop {
+                let count = walk.step(&mut links);
+                if count == 0 {
+                    break;
+                }
+                for (&link, ahead) in links[..count].iter().zip(&mut ahead) {
+                    *ahead =
+                        finder.find(link).ok_or(Misuse::FreeListCorrupted.at(link.as_ptr()))?;
                 }
                 // Counted here at once: to count each object in memory would be the critical path.
                 self.free_objects += count;
-                for (&place, &object) in ahead[..count].iter().zip(&found) {
-                    self.give_one(place, object, class, emptied)?;
+                for (&place, &link) in ahead[..count].iter().zip(&links) {
+                    self.give_one(place, class, emptied).map_err(|what| what.at(link.as_ptr()))?;
                 }
+            }
+            if let Some(list) = walk.0.iter().find(|list| list.next != Link::END) {
+                return Err(Misuse::FreeListCorrupted.at(list.next.as_ptr()));
             }
         }
         Ok(())
@@ -433,29 +451,32 @@ impl Bin {
         let finder = Finder::new(class, source);
         objects.iter().flatten().try_fold(0, |count, &object| {
             self.free_objects += 1;
-            self.give_one(finder.place(object)?, object, class, emptied)?;
+            finder
+                .place(object)
+                .ok_or(Misuse::FreeListCorrupted)
+                .and_then(|place| self.give_one(place, class, emptied))
+                .map_err(|what| what.at(object.as_ptr()))?;
             Ok(count + 1)
         })
     }
 
-    /// Takes back `object`, which the caller has counted. Errors as for [`give`](Self::give).
+    /// Takes back an object, which the caller has counted. Errors as for [`give`](Self::give).
     #[inline(always)]
     fn give_one(
         &mut self,
         Returning { slab: name, index }: Returning,
-        object: FreeObject,
         class: ClassId,
         emptied: &mut Emptied,
-    ) -> Result<(), Misused> {
+    ) -> Result<(), Misuse> {
         if name.class() != class {
-            return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
+            return Err(Misuse::FreeListCorrupted);
         }
         // SAFETY: a slab of this class is this bin's, whose lock is held.
         let slab = unsafe { name.get() };
         match slab.give(index) {
             Returned::Ok => {}
             Returned::Moves => self.settle(name, slab, 1, emptied),
-            Returned::Corrupt => return Err(Misuse::DoubleFree.at(object.as_ptr())),
+            Returned::Corrupt => return Err(Misuse::DoubleFree),
         }
         Ok(())
     }
@@ -465,17 +486,16 @@ impl Bin {
     #[inline(never)]
     fn give_neighbours(
         &mut self,
-        list: &mut Option<FreeObject>,
+        list: &mut Walked,
         finder: &Finder<'_, impl SlabSource>,
         emptied: &mut Emptied,
     ) -> Result<(), Misused> {
-        while let Some(head) = *list
-            && are_neighbours(head)
-        {
-            let Returning { slab: name, index } = finder.find(head)?;
-            if name.class() != finder.class {
+        while list.left >= LEAST_NEIGHBOURS && are_neighbours(list.next) {
+            let head = list.next;
+            let found = finder.find(head).filter(|found| found.slab.class() == finder.class);
+            let Some(Returning { slab: name, index }) = found else {
                 return Err(Misuse::FreeListCorrupted.at(head.as_ptr()));
-            }
+            };
             // SAFETY: a slab of this class is this bin's, whose lock is held.
             let slab = unsafe { name.get() };
             if index as usize >= slab.objects() {
@@ -483,22 +503,22 @@ impl Bin {
             }
             let start = slab.start().addr().get();
             let end = slab.objects() * finder.class.object_bytes();
-            let (mut last, mut rest, mut outcome) = (head, *list, Ok(()));
+            let (mut last, mut rest, mut outcome) = (head, head, Ok(()));
             let (count, is_sound) = slab.give_row(|| {
-                let object = rest?;
-                let offset = object.as_ptr().addr().get().wrapping_sub(start);
+                // The list's end lies in no slab.
+                let offset = rest.as_ptr().addr().get().wrapping_sub(start);
                 if offset >= end {
                     return None;
                 }
-                last = object;
-                let index = finder.index_at(offset).filter(|_| object.is_marked(finder.key));
+                last = rest;
+                let index = finder.index_at(offset).filter(|_| rest.marked(finder.key).is_some());
                 if index.is_none() {
-                    outcome = Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
+                    outcome = Err(Misuse::FreeListCorrupted.at(rest.as_ptr()));
                     return None;
                 }
                 // All links are read before the last object is given back, since the slab may go
                 // with it.
-                rest = object.next();
+                rest = rest.rest();
                 index
             });
             self.free_objects += count;
@@ -509,7 +529,7 @@ impl Bin {
                 return Err(Misuse::DoubleFree.at(last.as_ptr()));
             }
             outcome?;
-            *list = rest;
+            *list = Walked { next: rest, left: list.left.saturating_sub(count) };
         }
         Ok(())
     }

@@ -284,16 +284,16 @@ mod tests {
     use super::*;
     use crate::class::ClassId;
     use crate::gathered::Gathered;
-    use crate::slab::{FarWords, FreshSlab, Returned};
+    use crate::slab::{FarWords, FreshSlab, Returned, SlabEntry};
 
     const CLASS: ClassId = ClassId::for_bytes(1024);
 
     /// Slabs just opened, which have no memory.
     fn slabs(count: usize) -> Vec<SlabRef> {
-        let descriptors = Box::leak(Box::<[Slab]>::new_zeroed_slice(count));
-        let open = |slab: &mut core::mem::MaybeUninit<Slab>| {
+        let descriptors = Box::leak(Box::<[SlabEntry]>::new_zeroed_slice(count));
+        let open = |entry: &mut core::mem::MaybeUninit<SlabEntry>| {
             // SAFETY: zeros are a descriptor, which stays for good.
-            let name = unsafe { SlabRef::new(NonNull::from(slab).cast()) };
+            let name = unsafe { SlabRef::new(NonNull::from(entry).cast()) };
             let far_words = NonNull::<FarWords>::dangling();
             let start = NonNull::dangling();
             let name = FreshSlab { name, far_words, start, bare: false }.open(CLASS);

@@ -45,11 +45,17 @@ pub(crate) const LINK_WORDS: usize = size_of::<Words>() / size_of::<usize>();
 pub(crate) struct Link(NonNull<Words>);
 
 /// The two words at the end of each list. They bear no mark: their address is even, and a key is
-/// odd, or zero before it is drawn.
-static END: [usize; 2] = [0; 2];
+/// odd, or zero before it is drawn. What follows the end is the end again, so lists can be walked
+/// by steps of many objects.
+static END: End = End(Words { next: Link::END, mark: 0 });
+
+struct End(Words);
+
+// SAFETY: nobody writes to it.
+unsafe impl Sync for End {}
 
 impl Link {
-    pub(crate) const END: Self = Self(NonNull::from_ref(&END).cast());
+    pub(crate) const END: Self = Self(NonNull::from_ref(&END.0));
 
     /// Its address, from which [`exposed`](Self::exposed) makes the link again.
     pub(crate) fn expose(self) -> usize {
@@ -71,6 +77,18 @@ impl Link {
     #[inline(always)]
     pub(crate) fn object(self) -> Option<FreeObject> {
         (self != Self::END).then_some(FreeObject(self.0))
+    }
+
+    /// The address of its words.
+    #[inline(always)]
+    pub(crate) fn as_ptr(self) -> NonNull<u8> {
+        self.0.cast()
+    }
+
+    /// What follows it on its list: behind the end, the end.
+    #[inline(always)]
+    pub(crate) fn rest(self) -> Self {
+        FreeObject(self.0).rest()
     }
 
     /// Its object, if there is one that bears its mark.

@@ -2,14 +2,13 @@
 //!
 //! ```text
 //!   descriptor (here):  links │ start │ class │ free count │ summary ──┐ one bit a word
-//!                       words: 11110000… 00000000… 11111111… ◀─────────┘ one bit an object, 1 = free
-//!   far words (apart):  01111111… 11111111…              (where there are more than 1024 objects)
+//!   words:              11110000… 00000000… 11111111… ◀────────────────┘ one bit an object, 1 = free
 //!   slab (elsewhere):   │ object 0 │ object 1 │ … │ object n-1 │ unused tail │
 //! ```
 //! The descriptor lies apart from the slab. So a slab's pages hold nothing but objects, an
-//! untouched page costs nothing, and no overflow reaches the heap's own state. Only slabs of
-//! objects shorter than 64 bytes need the far words. These lie in a table of their own, so they
-//! cost other slabs nothing.
+//! untouched page costs nothing, and no overflow reaches the heap's own state. The words of up to
+//! 1024 objects lie right behind the descriptor. Those of slabs of objects shorter than 64 bytes lie
+//! in a table of their own, so they cost other slabs nothing.
 //!
 //! Invariants
 //! 1. A bit is set exactly while its object is free and on no list; `free` counts the bits.
@@ -18,7 +17,7 @@
 //! 3. All fields are guarded by the lock of the class's bin while the slab is in use, and by the
 //!    backend's lock otherwise. On the way from the bin to the backend they belong to whoever gives
 //!    the slab back (`slab/emptied.rs`).
-//! 4. The `far_words` of a slab that was opened exist, and belong to it alone.
+//! 4. The `words` of a slab that was opened are as many as its objects need, and belong to it alone.
 //!
 //! Objects are taken lowest first, so that a slab is touched page by page.
 
@@ -44,12 +43,29 @@ use frames::Frames;
 const WORDS: usize = SLAB_BYTES / MIN_ALIGN / 64;
 const _: () = assert!(WORDS <= 64, "one summary word has to do");
 
-/// How many words lie in the descriptor: as many as a slab of 64-byte objects has.
+/// How many words have room behind the descriptor: as many as a slab of 64-byte objects has.
 const NEAR_WORDS: usize = 16;
-const FAR_WORDS: usize = WORDS - NEAR_WORDS;
 
-/// The words that do not lie in the descriptor.
-pub(crate) type FarWords = [u64; FAR_WORDS];
+/// The words of a slab of more objects.
+pub(crate) type FarWords = [u64; WORDS];
+
+/// Whether the words of slabs of `class` lie apart from their descriptors.
+pub(crate) const fn has_far_words(class: ClassId) -> bool {
+    class.objects() > NEAR_WORDS * 64
+}
+
+/// What a region has for each slab: one line, and two of words.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct SlabEntry {
+    slab: Slab,
+    words: [u64; NEAR_WORDS],
+}
+
+impl SlabEntry {
+    /// How far behind the entry's start the words lie.
+    pub(crate) const WORDS_AT: usize = core::mem::offset_of!(Self, words);
+}
 
 /// A slab's descriptor. Zeroed memory is a valid descriptor that is not in use.
 #[derive(Debug)]
@@ -59,7 +75,7 @@ pub(crate) struct Slab {
     pub(crate) next: Option<SlabRef>,
     pub(crate) previous: Option<SlabRef>,
     start: usize,
-    far_words: *mut FarWords,
+    words: *mut u64,
     /// The number of free objects at which the slab belongs to an emptier group, is ripe, is no
     /// longer full, or is empty.
     moves_at: u32,
@@ -76,10 +92,9 @@ pub(crate) struct Slab {
     /// The most objects in use since the last look for idle frames.
     most_used: u16,
     summary: u64,
-    words: [u64; NEAR_WORDS],
 }
 
-const _: () = assert!(size_of::<Slab>() == 3 * 64, "one line, and two of words");
+const _: () = assert!(size_of::<Slab>() == 64, "one line");
 
 /// The outcome of returning an object to its slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,17 +111,12 @@ impl Slab {
     /// hold no memory yet, and get it one by one.
     ///
     /// # Safety
-    /// `far_words` exists as long as the slab, and is this slab's alone.
-    unsafe fn open(
-        &mut self,
-        start: NonNull<u8>,
-        far_words: NonNull<FarWords>,
-        class: ClassId,
-        bare: bool,
-    ) {
+    /// `words` are as many as objects of `class` need, exist as long as the slab, and are this
+    /// slab's alone.
+    unsafe fn open(&mut self, start: NonNull<u8>, words: NonNull<u64>, class: ClassId, bare: bool) {
         let objects = class.objects();
         self.start = start.as_ptr().expose_provenance();
-        self.far_words = far_words.as_ptr();
+        self.words = words.as_ptr();
         self.objects = objects as u32;
         *self.class.get_mut() = class.byte();
         self.list = ListName::FIRST;
@@ -114,11 +124,8 @@ impl Slab {
         self.frames = Frames::new(bare);
         self.most_used = 0;
         let whole = objects / 64;
-        self.words[..whole.min(NEAR_WORDS)].fill(u64::MAX);
-        if whole > NEAR_WORDS {
-            // SAFETY: the caller's promise; whole ≤ WORDS, since a slab has no more objects.
-            unsafe { self.far_words.cast::<u64>().write_bytes(0xFF, whole - NEAR_WORDS) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.words.write_bytes(0xFF, whole) };
         if !objects.is_multiple_of(64) {
             *self.word_mut(whole) = (1 << (objects % 64)) - 1;
         }
@@ -150,25 +157,16 @@ impl Slab {
     }
 
     /// The bits of the objects numbered `at` × 64 and up.
-    #[inline(never)]
     pub(crate) fn word(&self, at: usize) -> u64 {
-        if at < NEAR_WORDS {
-            return self.words[at];
-        }
-        let word = self.far_words.cast::<u64>().wrapping_add(at - NEAR_WORDS);
-        // SAFETY: by invariant 4; at < WORDS, since the word is an object's.
-        unsafe { word.read() }
+        // SAFETY: by invariant 4, since the word is an object's.
+        unsafe { self.words.wrapping_add(at).read() }
     }
 
     /// As [`word`](Self::word), mutable.
     #[inline(always)]
     fn word_mut(&mut self, at: usize) -> &mut u64 {
-        if at < NEAR_WORDS {
-            return &mut self.words[at];
-        }
-        let word = self.far_words.cast::<u64>().wrapping_add(at - NEAR_WORDS);
         // SAFETY: as above.
-        unsafe { &mut *word }
+        unsafe { &mut *self.words.wrapping_add(at) }
     }
 
     /// Where the object numbered `index` is, or would be.
@@ -305,11 +303,12 @@ impl Slab {
         }
         let at = (index / 64) as usize;
         let word = self.word_mut(at);
-        let (before, bit) = (*word, 1 << (index % 64));
-        if before & bit != 0 {
+        let before = *word;
+        let after = before | 1 << (index % 64);
+        if after == before {
             return Returned::Corrupt;
         }
-        *word = before | bit;
+        *word = after;
         if before == 0 {
             self.summary |= 1_u64.wrapping_shl(at as u32);
         }
@@ -420,8 +419,10 @@ impl FreshSlab {
     pub(crate) fn open(self, class: ClassId) -> SlabRef {
         // SAFETY: its memory was free until now, so whoever reaches the descriptor holds that lock.
         let slab = unsafe { self.name.get() };
-        // SAFETY: the far words of its place in the region.
-        unsafe { slab.open(self.start, self.far_words, class, self.bare) };
+        let words =
+            if has_far_words(class) { self.far_words.cast() } else { self.name.near_words() };
+        // SAFETY: words of its place in the region.
+        unsafe { slab.open(self.start, words, class, self.bare) };
         self.name
     }
 }
@@ -442,28 +443,21 @@ impl SlabRef {
     /// Names a descriptor.
     ///
     /// # Safety
-    /// `slab` is a descriptor in committed metadata of the heap.
-    pub(crate) const unsafe fn new(slab: NonNull<Slab>) -> Self {
-        Self(slab)
+    /// `entry` is one in committed metadata of the heap.
+    pub(crate) const unsafe fn new(entry: NonNull<SlabEntry>) -> Self {
+        Self(entry.cast())
+    }
+
+    /// The words right behind the descriptor.
+    fn near_words(self) -> NonNull<u64> {
+        // SAFETY: within the entry.
+        unsafe { self.0.byte_add(SlabEntry::WORDS_AT) }.cast()
     }
 
     /// Prefetches the descriptor's first line.
     #[inline]
     pub(crate) fn prefetch(self) {
         prefetch(self.0.as_ptr().cast());
-    }
-
-    /// Prefetches what taking back the object numbered `index` will read. The slab's far words are
-    /// at `far_words`.
-    #[inline]
-    pub(crate) fn prefetch_for(self, index: u32, far_words: *mut FarWords) {
-        self.prefetch();
-        let near = self.0.as_ptr().cast::<u8>().wrapping_add(core::mem::offset_of!(Slab, words));
-        // One computation for both: as if the near words lay right before the far ones.
-        let far = far_words.cast::<u8>().wrapping_sub(NEAR_WORDS * size_of::<u64>());
-        let at = (index / 64) as usize;
-        let words = if at < NEAR_WORDS { near } else { far };
-        prefetch(words.wrapping_add(at * size_of::<u64>()));
     }
 
     /// The slab's class. The caller has an object of the slab, so the slab is in use and stays so.

@@ -6,7 +6,7 @@ use hectare_pages::{PageSource, SourceError};
 
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RunEntry};
 use crate::class::SLAB_BYTES;
-use crate::slab::{FarWords, Slab};
+use crate::slab::{FarWords, SlabEntry};
 
 /// By how much the frontier moves at once.
 const MIN_STEP_BYTES: usize = HUGE_PAGE_BYTES;
@@ -80,9 +80,10 @@ impl Region {
         self.run_table.reach(frames * size_of::<RunEntry>(), source)?;
         let in_huge_pages = self.frontier_bytes >= HUGE_TABLE_FROM_BYTES
             && self.is_huge_from(FrameId(self.touched_frames));
-        for (table, entry_bytes) in
-            [(&mut self.slabs, size_of::<Slab>()), (&mut self.far_words, size_of::<FarWords>())]
-        {
+        for (table, entry_bytes) in [
+            (&mut self.slabs, size_of::<SlabEntry>()),
+            (&mut self.far_words, size_of::<FarWords>()),
+        ] {
             let table_bytes = |bytes: usize| bytes.div_ceil(SLAB_BYTES) * entry_bytes;
             let most_bytes = if in_huge_pages { table_bytes(self.bytes) } else { 0 };
             table.reach_in_huge_pages(table_bytes(frontier), most_bytes, source)?;

@@ -12,7 +12,7 @@ use super::huge_pages::Advice;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, RunEntry, SLAB_FRAMES};
 use crate::leaving::{Gone, Leaving};
-use crate::slab::{FarWords, Slab};
+use crate::slab::{FarWords, SlabEntry};
 
 impl Region {
     /// Takes dirty frames that are to go back: all hollow slabs, then other frames until at most
@@ -234,7 +234,7 @@ impl Region {
         for (table, unit_frames, entry_bytes) in [
             (&self.page_map, 1, size_of::<AtomicU8>()),
             (&self.run_table, 1, size_of::<RunEntry>()),
-            (&self.slabs, SLAB_FRAMES, size_of::<Slab>()),
+            (&self.slabs, SLAB_FRAMES, size_of::<SlabEntry>()),
             (&self.far_words, SLAB_FRAMES, size_of::<FarWords>()),
         ] {
             let whole = start.div_ceil(unit_frames)..end / unit_frames;

@@ -27,7 +27,7 @@ use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionCache, RegionView, RunEn
 use crate::class::SLAB_BYTES;
 use crate::dirty::DirtyFrames;
 use crate::huge::MIN_HUGE_BYTES;
-use crate::slab::{FarWords, Slab};
+use crate::slab::{FarWords, SlabEntry};
 
 impl Region {
     /// The size of the tables for `bytes` of region, whole pages: page map, run table, slabs, and their far words.
@@ -36,7 +36,7 @@ impl Region {
         [
             align_up(frames, page),
             align_up(frames * size_of::<RunEntry>(), page),
-            align_up(bytes / SLAB_BYTES * size_of::<Slab>(), page),
+            align_up(bytes / SLAB_BYTES * size_of::<SlabEntry>(), page),
             align_up(bytes / SLAB_BYTES * size_of::<FarWords>(), page),
         ]
     }

@@ -13,7 +13,7 @@ use super::units::UNIT_FRAMES;
 use super::*;
 use crate::class::ClassId;
 use crate::leaving::Leaving;
-use crate::slab::{FarWords, Slab, SlabRef};
+use crate::slab::{FarWords, SlabEntry, SlabRef};
 
 const FAR_WORDS: usize = size_of::<FarWords>() / size_of::<u64>();
 
@@ -203,7 +203,7 @@ fn start_of(slab: SlabRef) -> NonNull<u8> {
 fn descriptors_go_with_what_they_describe() {
     let (mut region, view) = open();
     let slabs = take_slabs(&mut region, &view, 64);
-    assert_eq!(64 * size_of::<Slab>() % Os.page_bytes(), 0, "whole pages");
+    assert_eq!(64 * size_of::<SlabEntry>() % Os.page_bytes(), 0, "whole pages");
     for &slab in &slabs {
         region.give(start_of(slab), SLAB_FRAMES);
     }

@@ -15,7 +15,7 @@ use core::sync::atomic::{
 use super::{FRAME_BYTES, Region};
 use crate::class::{ClassId, MAX_SMALL_BYTES, SLAB_BYTES};
 use crate::run_cache::Near;
-use crate::slab::{FarWords, FreshSlab, Slab, SlabRef};
+use crate::slab::{FarWords, FreshSlab, SlabEntry, SlabRef, has_far_words};
 
 /// What a thread must know of a region to tell where an address belongs, readable without a lock.
 /// Zeroed, it is a region of no bytes.
@@ -28,7 +28,7 @@ pub(crate) struct RegionView {
     /// Where the page map would begin if it began with address 0. The way from an address to its
     /// entry is on the critical path of a free, and this saves a step of it.
     page_map_of_zero: AtomicPtr<AtomicU8>,
-    slabs: AtomicPtr<Slab>,
+    slabs: AtomicPtr<SlabEntry>,
     far_words: AtomicPtr<FarWords>,
     run_table: AtomicPtr<RunEntry>,
     near: AtomicU64,
@@ -277,7 +277,7 @@ impl Region {
 pub(crate) struct SlabTable {
     start: usize,
     bytes: usize,
-    slabs: *mut Slab,
+    slabs: *mut SlabEntry,
     far_words: *mut FarWords,
 }
 
@@ -304,16 +304,24 @@ impl SlabTable {
     #[inline(always)]
     pub(crate) unsafe fn slab_at(self, offset: usize) -> SlabRef {
         // SAFETY: offset < bytes, so by invariant 2 there are descriptors, committed as far.
-        let slab = unsafe { self.slabs.add(offset / SLAB_BYTES) };
+        let entry = unsafe { self.slabs.add(offset / SLAB_BYTES) };
         // SAFETY: as above.
-        let slab = unsafe { NonNull::new_unchecked(slab) };
+        let entry = unsafe { NonNull::new_unchecked(entry) };
         // SAFETY: as above.
-        unsafe { SlabRef::new(slab) }
+        unsafe { SlabRef::new(entry) }
     }
 
     /// Where the far words of the slab at `offset` are.
-    #[inline(always)]
     pub(crate) fn far_words_at(self, offset: usize) -> *mut FarWords {
         self.far_words.wrapping_add(offset / SLAB_BYTES)
+    }
+
+    /// Where the words of slabs of `class` are: those of the region's first slab, and how many bytes
+    /// lie from there to the next slab's.
+    pub(crate) fn words_of(self, class: ClassId) -> (*const u8, usize) {
+        if has_far_words(class) {
+            return (self.far_words.cast(), size_of::<FarWords>());
+        }
+        (self.slabs.cast::<u8>().wrapping_add(SlabEntry::WORDS_AT), size_of::<SlabEntry>())
     }
 }

@@ -11,9 +11,9 @@ use super::*;
 fn fresh(class: ClassId) -> Box<Slab> {
     // SAFETY: zeroed memory is a valid descriptor.
     let mut slab: Box<Slab> = unsafe { Box::new_zeroed().assume_init() };
-    let far_words = NonNull::from(Box::leak(Box::new([0; FAR_WORDS])));
+    let words = NonNull::from(Box::leak(Box::new([0_u64; WORDS]))).cast();
     // SAFETY: leaked, and of no other slab.
-    unsafe { slab.open(NonNull::dangling(), far_words, class, false) };
+    unsafe { slab.open(NonNull::dangling(), words, class, false) };
     slab
 }
 
