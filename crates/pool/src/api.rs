@@ -120,9 +120,10 @@ pub trait Pool: Sync {
 
     /// Ends the object's life, unless it has ended before.
     ///
-    /// [`Dense`](crate::Dense) and [`Zs`](crate::Zs) detect a second free until another object is
-    /// allocated, which may get the same handle. [`Xv`](crate::Xv) also detects it until then, but
-    /// only while another object keeps the page.
+    /// [`Dense`](crate::Dense) and [`Zs`](crate::Zs) detect a second free unless another object has
+    /// got the handle's cell meanwhile. [`Xv`](crate::Xv) detects it unless another object has got
+    /// the same place (or, rarely, has bytes there that look like an object's head), but only while
+    /// another object keeps the page. Without one the page is gone, and the call may fault.
     ///
     /// # Errors
     /// [`NoObject`] if the object was freed before; the pool is then as it was.
@@ -172,9 +173,8 @@ pub trait Pool: Sync {
     /// free any object of the pool: with this object it would wait for itself, and two readers of
     /// two objects could wait for each other.
     ///
-    /// [`Dense`](crate::Dense) and [`Zs`](crate::Zs) detect that the object was freed, as long as
-    /// no other object is allocated, which may get the same handle. [`Xv`](crate::Xv) takes no lock
-    /// here, and does not.
+    /// [`Dense`](crate::Dense) and [`Zs`](crate::Zs) detect that the object was freed, unless another
+    /// object has got the handle's cell meanwhile. [`Xv`](crate::Xv) takes no lock here, and does not.
     ///
     /// # Errors
     /// [`NoObject`] if the object was freed before; `reader` is not called then.

@@ -143,6 +143,22 @@ impl Block {
         (end < self.page.len()).then_some(Self { page: self.page, offset: end })
     }
 
+    /// Whether an object lies here, as far as its head shows: it is not free, and the block before
+    /// it ends here. Where no block begins any more, what came later may lie over the head: bytes
+    /// of an object, or links of a free block. They pass only by chance (and links that lead
+    /// nowhere, which are zeros, never: the page's first block does not end here).
+    #[inline]
+    fn is_object(self) -> bool {
+        let (back, prev) = (self.back(), Self { page: self.page, offset: self.prev_offset() });
+        let prev_end = |size: usize| {
+            let room = if back & PREV_FREE != 0 { size } else { object_room(size) };
+            prev.offset + HEAD + room
+        };
+        back & FREE == 0
+            && (self.offset == 0
+                || prev.offset < self.offset && prev_end(prev.size()) == self.offset)
+    }
+
     #[inline]
     fn prev_if_free(self) -> Option<Self> {
         (self.back() & PREV_FREE != 0).then(|| Self { page: self.page, offset: self.prev_offset() })
@@ -372,7 +388,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
         // SAFETY: the caller's promise.
         let block = unsafe { self.block(handle) };
         let mut inner = self.inner.lock();
-        if block.is_free() {
+        if !block.is_object() {
             return Err(NoObject { handle });
         }
         let emptied = inner.put(block);

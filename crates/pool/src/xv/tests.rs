@@ -115,6 +115,99 @@ fn a_second_free_is_refused_while_the_page_stays() {
     assert_eq!(pool.stats().page_bytes, 0);
 }
 
+/// An object with contents, none of which looks like the head of a free block.
+fn filled(pool: &Xv<Os>, size_bytes: usize) -> Handle {
+    let handle = pool.alloc(size_bytes).expect("memory");
+    // SAFETY: allocated just now with that length.
+    unsafe { pool.write(handle, &[0x5A; 4096][..size_bytes]) };
+    handle
+}
+
+/// Frees an object that another keeps the page of; none was made since it was freed first.
+fn assert_refused(pool: &Xv<Os>, handle: Handle) {
+    // SAFETY: as above.
+    assert_eq!(unsafe { pool.try_free(handle) }, Err(NoObject { handle }));
+}
+
+/// A full page: an object of that many bytes at its end, and one that has the rest.
+fn full_page(pool: &Xv<Os>, size_bytes: usize) -> [Handle; 2] {
+    [4096 - 2 * HEAD - size_bytes, size_bytes].map(|size_bytes| filled(pool, size_bytes))
+}
+
+/// Room too small for links lies before an object: once both are one free block, the links lie
+/// where the object's head was.
+#[test]
+fn a_second_free_is_refused_though_links_lie_where_the_head_was() {
+    for room in (0..MIN_LISTED).step_by(ALIGN) {
+        let pool: Xv<_> = Xv::new(Os);
+        let [keeps_the_page, hole] = full_page(&pool, 200);
+        // SAFETY: live until now.
+        unsafe { pool.free(hole) };
+        let freed = filled(&pool, 200 - HEAD - room);
+        // SAFETY: live until now.
+        unsafe { pool.free(freed) };
+        assert_refused(&pool, freed);
+        validate(&pool);
+        // SAFETY: live until now.
+        unsafe { pool.free(keeps_the_page) };
+        assert_eq!(pool.stats().page_bytes, 0);
+    }
+}
+
+/// The handle is that of an object whose bytes now belong to one that begins before it.
+#[test]
+fn a_second_free_amid_a_later_object_is_refused() {
+    let pool: Xv<_> = Xv::new(Os);
+    let [keeps_the_page, hole] = full_page(&pool, 200 + HEAD);
+    // SAFETY: live until now.
+    unsafe { pool.free(hole) };
+    let halves = [100, 100].map(|size_bytes| filled(&pool, size_bytes));
+    for half in halves {
+        // SAFETY: live until now.
+        unsafe { pool.free(half) };
+    }
+    let later = filled(&pool, 200 + HEAD);
+    assert_eq!((later, pool.stats().page_bytes), (halves[0].min(halves[1]), 4096));
+    assert_refused(&pool, halves[0].max(halves[1]));
+    for handle in [later, keeps_the_page] {
+        // SAFETY: live until now.
+        unsafe { pool.free(handle) };
+    }
+    assert_eq!(pool.stats().page_bytes, 0);
+}
+
+/// In pages where much was made and freed before.
+#[test]
+fn a_second_free_is_refused_whatever_lies_beside_the_object() {
+    let pool: Xv<_> = Xv::new(Os);
+    let page_of = |handle: &Handle| handle.to_raw().get() / 4096;
+    let mut random = Random::new(1);
+    let mut live = Vec::new();
+    for _ in 0..200 {
+        while live.len() < 200 {
+            live.push(filled(&pool, 1 + random.below(300)));
+        }
+        let mut freed: Vec<Handle> = Vec::new();
+        while live.len() > 100 {
+            let handle = live.swap_remove(random.below(live.len()));
+            freed.push(handle);
+            // SAFETY: live until now.
+            unsafe { pool.free(handle) };
+            for &handle in freed.iter().rev().take(3) {
+                if live.iter().any(|other| page_of(other) == page_of(&handle)) {
+                    assert_refused(&pool, handle);
+                }
+            }
+        }
+        validate(&pool);
+    }
+    for handle in live {
+        // SAFETY: live until now.
+        unsafe { pool.free(handle) };
+    }
+    assert_eq!(pool.stats().page_bytes, 0);
+}
+
 #[test]
 #[should_panic(expected = "names no object of the pool; was it freed before?")]
 fn a_second_free_panics() {
