@@ -150,13 +150,14 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Pools { heap: self, index: self.newest_pool.get(), left: self.pool_count.get() }
     }
 
-    /// Whether `payload` lies in a pool. O(pools).
+    /// Whether a block with links can lie at `payload`: whether one of the smallest fits between it
+    /// and the end of a pool. O(pools).
     pub(crate) fn in_pool(&self, payload: usize) -> bool {
         self.pools().any(|pool| {
             // SAFETY: a pool of this heap begins with a block.
             let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
             let bytes = first.footer_before().granules() << R::Row::GRANULE_LOG2;
-            payload.wrapping_sub(pool.first_payload) < bytes
+            payload.wrapping_sub(pool.first_payload) <= bytes.saturating_sub(Self::MIN_BLOCK_BYTES)
         })
     }
 

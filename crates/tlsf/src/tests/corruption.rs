@@ -7,6 +7,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use hectare_pages::{Os, PageSource};
+
 use super::*;
 
 /// More than any index and two sizes reach, on both sides of a pool in the middle.
@@ -131,4 +133,30 @@ fn validate_finds_every_damaged_header_before_it_misleads() {
             assert_eq!(unsafe { damaged.heap.free(block) }, Ok(()));
         }
     }
+}
+
+/// A list is made to lead to the last words of a pool, behind which no memory is: a block there
+/// would have its links beyond the end. (So they would have with the finest granule alone.)
+#[test]
+fn validate_reads_nothing_behind_a_pool_that_a_list_leads_to_the_end_of() {
+    type Finest = Tlsf<[Row<u32, 4, 4>; 13]>;
+    let page_bytes = Os.page_bytes();
+    let start = Os.reserve(2 * page_bytes, page_bytes).expect("address space");
+    unsafe { Os.commit(start, page_bytes) }.expect("memory");
+    let mut heap = Finest::new();
+    unsafe { heap.add_pool(start, page_bytes) }.expect("a page has room");
+    let mut blocks: Vec<_> = (0..6).filter_map(|_| heap.malloc(28)).collect();
+    let rest = heap.malloc(heap.stats().largest_allocatable_bytes).expect("the rest");
+    blocks.iter().step_by(2).for_each(|&block| assert_eq!(unsafe { heap.free(block) }, Ok(())));
+    assert_eq!(heap.validate(), Ok(()));
+    // The last block of the pool is used. Its last word becomes what the header of a free block is.
+    let listed = blocks.remove(4).cast::<u32>();
+    let last_word = unsafe { start.add(page_bytes - 8) }.cast::<u32>();
+    assert!(rest.cast() < last_word);
+    unsafe { last_word.write(listed.sub(1).read()) };
+    let behind = unsafe { last_word.add(1) }.addr().get();
+    let index = (behind - heap.base) >> 2;
+    unsafe { listed.write(index as u32) };
+    assert_eq!(heap.validate(), Err(Corruption::List(behind)));
+    unsafe { Os.release(start, 2 * page_bytes) };
 }
