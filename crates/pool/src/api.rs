@@ -55,9 +55,9 @@ impl fmt::Display for PoolError {
                 )
             }
             Self::OutOfMemory => f.write_str("the page source has no memory left for the object"),
-            Self::Full => {
-                f.write_str("the pool has reached the number of objects that it can name")
-            }
+            Self::Full => f.write_str(
+                "the pool can name no more objects, or address no more memory, than it has now",
+            ),
         }
     }
 }
@@ -133,8 +133,7 @@ pub trait Pool: Sync {
     /// the call or afterwards. If the object has been freed since, the pool can still detect it.
     unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject>;
 
-    /// How many bytes the object has: exactly as many as were asked for, unless the pool says
-    /// otherwise.
+    /// How many bytes the object has: as many as were asked for.
     ///
     /// # Safety
     /// `handle` names a live object of this pool.
@@ -154,7 +153,7 @@ pub trait Pool: Sync {
     /// Calls `reader` with the object's bytes, as [`try_read`](Self::try_read) does.
     ///
     /// # Panics
-    /// If [`try_read`](Self::try_read) gives an error.
+    /// If [`try_read`](Self::try_read) gives an error, or panics.
     ///
     /// # Safety
     /// As for [`try_read`](Self::try_read).
@@ -178,6 +177,9 @@ pub trait Pool: Sync {
     ///
     /// # Errors
     /// [`NoObject`] if the object was freed before; `reader` is not called then.
+    ///
+    /// # Panics
+    /// If `bounce` is shorter than the object and the pool may need it ([`Dense`](crate::Dense)).
     ///
     /// # Safety
     /// `handle` came from this pool's [`alloc`](Self::alloc), and the object has been

@@ -31,7 +31,7 @@ use hectare_base::sync::{Lock, Park, SpinPark};
 use hectare_pages::PageSource;
 
 use crate::pin::PinCell32;
-use crate::setting::{Kind, OutOfRange, Setting};
+use crate::setting::{Kind, OutOfRange, Setting, check_pages};
 use crate::{Handle, NoObject, Pool, PoolError, PoolStats};
 
 mod area;
@@ -134,7 +134,7 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     pub fn with_limits(source: S, limits: Limits) -> Self {
         let page_bytes = source.page_bytes();
         // A page must have room for the first words of page bits.
-        assert!((128..=1 << 16).contains(&page_bytes), "dense: pages of {page_bytes} bytes");
+        check_pages("dense", page_bytes, 128);
         if let Err(wrong) = limits.check(page_bytes) {
             panic!("dense: {wrong}");
         }
@@ -296,6 +296,13 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     ) -> Result<(), NoObject> {
         let pinned = self.pin(handle)?;
         let Pinned { area, mut place, size_bytes, .. } = pinned;
+        // Also for an object in one piece: whether it is in one depends on what was freed before.
+        assert!(
+            bounce.len() >= size_bytes,
+            "`bounce` has {} bytes, an object of the pool up to {}",
+            bounce.len(),
+            self.page_bytes
+        );
         let mut head = area.head(place);
         let span = area.span();
         if !head.has_more() {

@@ -27,7 +27,7 @@ mod api;
 mod dense;
 #[cfg(target_has_atomic = "64")]
 mod pin;
-#[cfg(target_has_atomic = "64")]
+#[cfg_attr(not(target_has_atomic = "64"), expect(dead_code, reason = "`Xv` needs less of it"))]
 mod setting;
 #[cfg_attr(not(target_has_atomic = "64"), expect(dead_code, reason = "`Xv` needs less of it"))]
 mod span;

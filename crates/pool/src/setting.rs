@@ -39,6 +39,15 @@ impl Setting {
     }
 }
 
+/// Panics if a pool does not take the pages of its source: offsets in a page have 16 bits.
+pub(crate) fn check_pages(pool: &str, page_bytes: usize, least: usize) {
+    let most = 1 << 16;
+    let pages = Setting { name: "page_bytes", least, most, kind: Kind::PowerOfTwo };
+    if let Err(wrong) = pages.check(page_bytes) {
+        panic!("{pool}: the source's {wrong}");
+    }
+}
+
 impl fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Setting { name, least, most, kind } = self.setting;

@@ -7,8 +7,7 @@
 pub struct PoolStats {
     /// Live objects.
     pub objects: usize,
-    /// What those objects take, as the pool counts them: their exact sizes if the pool knows them,
-    /// otherwise the sizes of their classes.
+    /// The sizes of those objects, as they were asked for.
     pub stored_bytes: usize,
     /// Memory taken from the source for objects and not given back.
     pub page_bytes: usize,

@@ -34,6 +34,7 @@ use core::ptr::NonNull;
 use hectare_base::sync::{Lock, Park, SpinPark};
 use hectare_pages::PageSource;
 
+use crate::setting::check_pages;
 use crate::span::Span;
 use crate::{Handle, NoObject, Pool, PoolError, PoolStats};
 
@@ -46,8 +47,6 @@ use lists::{Lists, MIN_LISTED};
 /// Size and back offset.
 const HEAD: usize = 4;
 const ALIGN: usize = 4;
-/// Pages of up to 64 KiB have offsets of 16 bits.
-const MAX_PAGE: usize = 1 << 16;
 const FREE: u16 = 1;
 const PREV_FREE: u16 = 2;
 const FLAGS: u16 = FREE | PREV_FREE;
@@ -194,7 +193,7 @@ impl<S: PageSource, P: Park> Xv<S, P> {
     /// cover.
     pub fn new(source: S) -> Self {
         let page_bytes = source.page_bytes();
-        assert!((64..=MAX_PAGE).contains(&page_bytes), "xv: pages of {page_bytes} bytes");
+        check_pages("xv", page_bytes, 64);
         let inner = Inner {
             lists: Lists::new(page_bytes),
             objects: 0,
@@ -361,7 +360,7 @@ impl Inner {
 }
 
 // Average instructions with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
-// alloc 255, free 158 for 512..576; 365 and 169 for 3072..3136, where each alloc takes a page and
+// alloc 255, free 179 for 512..576; 369 and 171 for 3072..3136, where each alloc takes a page and
 // each free gives one back. The system's part is not counted.
 impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     fn name(&self) -> &'static str {

@@ -29,7 +29,7 @@ use hectare_pages::PageSource;
 
 use crate::PoolError;
 use crate::pin::PinCell64;
-use crate::setting::{Kind, OutOfRange, Setting};
+use crate::setting::{Kind, OutOfRange, Setting, check_pages};
 use crate::table::Table;
 
 mod cells;
@@ -135,7 +135,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
     /// above 64 KiB.
     pub fn with_config(source: S, config: ZsConfig) -> Result<Self, PoolError> {
         let page_bytes = source.page_bytes();
-        assert!((64..=1 << 16).contains(&page_bytes), "zs: pages of {page_bytes} bytes");
+        check_pages("zs", page_bytes, 64);
         if let Err(wrong) = config.check(page_bytes) {
             panic!("zs: {wrong}");
         }

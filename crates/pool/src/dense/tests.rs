@@ -38,6 +38,18 @@ fn a_write_after_free_panics() {
     writes_after_free(&Dense::<_>::new(Os));
 }
 
+/// Whatever the object: that it lies in pieces is known only when it is read.
+#[test]
+#[should_panic(expected = "`bounce` has 99 bytes, an object of the pool up to 4096")]
+fn a_bounce_buffer_that_is_too_short_is_refused_at_once() {
+    let pool = Dense::<_>::new(Os);
+    let handle = pool.alloc(100).expect("memory");
+    // SAFETY: allocated just now with that length.
+    unsafe { pool.write(handle, &[1; 100]) };
+    // SAFETY: live and written.
+    unsafe { pool.read(handle, &mut [0; 99], &mut |_| ()) };
+}
+
 #[test]
 fn a_handle_of_no_cell_is_refused() {
     let pool = Dense::<_>::new(Os);
@@ -349,7 +361,9 @@ fn room_in_a_shard_that_is_held_is_found() {
 }
 
 #[test]
-#[should_panic(expected = "dense: pages of 64 bytes")]
+#[should_panic(
+    expected = "dense: the source's `page_bytes` is 64; it can be a power of two from 128 to 65536"
+)]
 fn pages_of_less_have_no_room_for_page_bits() {
     let _ = Dense::<_>::new(megabyte(&mut std::vec::Vec::new(), 64));
 }

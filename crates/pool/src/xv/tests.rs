@@ -298,7 +298,7 @@ struct Parts {
 
 impl Parts {
     fn of(blocks: impl Iterator<Item = Block>) -> Self {
-        let free_up_to = [MIN_LISTED, 256, 512, 1024, MAX_PAGE].map(|room| (room, 0));
+        let free_up_to = [MIN_LISTED, 256, 512, 1024, 1 << 16].map(|room| (room, 0));
         let mut parts = Self { free_up_to, ..Self::default() };
         for block in blocks {
             let whole = block.end() - block.offset;
