@@ -55,7 +55,7 @@ pub use local::Local;
 use state::{Class, SECTOR_WORDS};
 
 use crate::bits::{WORD, blocks, span};
-use crate::{Error, FrameId, Invalid};
+use crate::{Error, FrameId, Invalid, Stats};
 
 /// Words of bits in a tree.
 const TREE_WORDS: usize = 64;
@@ -155,6 +155,14 @@ impl<'m> Atomic<'m> {
         frame.0 < self.frames
             && (self.bits(word).load(Ordering::Acquire) >> bit & 1 != 0
                 || self.held_in(word) >> bit & 1 != 0)
+    }
+
+    /// How the free frames are laid out, those held by a [`Local`] included. Linear in the metadata,
+    /// and a snapshot if other threads are at work.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let free = |word| self.bits(word).load(Ordering::Acquire) | self.held_in(word);
+        Stats { frames: self.frames, ..Stats::of_words((0..self.words()).map(free)) }
     }
 
     const fn words(&self) -> usize {

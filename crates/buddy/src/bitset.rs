@@ -109,7 +109,7 @@ impl<'m> Bitset<'m> {
     /// An allocator of `frames` frames, none of them free. Clears the metadata.
     ///
     /// # Errors
-    /// [`Error::MetadataTooSmall`]; [`Error::OutOfRange`] above 2^36 frames.
+    /// [`Error::MetadataTooSmall`]; [`Error::TooManyFrames`] above 2^36 frames.
     pub fn new(frames: usize, metadata: &'m mut [u64]) -> Result<Self, Error> {
         metadata.fill(0);
         Self::over_zeroed(frames, metadata)
@@ -122,7 +122,7 @@ impl<'m> Bitset<'m> {
     /// As [`new`](Self::new).
     pub const fn over_zeroed(frames: usize, metadata: &'m mut [u64]) -> Result<Self, Error> {
         if frames > MAX_FRAMES {
-            return Err(Error::OutOfRange);
+            return Err(Error::TooManyFrames);
         }
         let geometry = Geometry::new(frames);
         if metadata.len() < geometry.words {

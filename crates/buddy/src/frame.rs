@@ -95,6 +95,9 @@ pub enum Error {
     WrongSize,
     /// The caller's metadata buffer is too small.
     MetadataTooSmall,
+    /// More frames than [`Bitset`](crate::Bitset) can manage: 2^36, or half of all numbers if those
+    /// have fewer bits.
+    TooManyFrames,
     /// A range of no frames, or an alignment that is not a power of two.
     InvalidRequest,
 }
@@ -108,6 +111,7 @@ impl fmt::Display for Error {
             Self::NotAllocated => "a part of the block is free already",
             Self::WrongSize => "the block was not allocated with this start and this size",
             Self::MetadataTooSmall => "the metadata buffer is too small",
+            Self::TooManyFrames => "the allocator cannot manage so many frames",
             Self::InvalidRequest => "no frames asked for, or an alignment that is no power of two",
         })
     }
@@ -209,10 +213,14 @@ pub trait FrameAllocator {
     /// [`Atomic`](crate::Atomic).
     fn free_frames(&self) -> usize;
 
-    /// Whether `frame` is free. A frame out of range is not.
+    /// Whether `frame` is free. A frame out of range is not. Constant time in
+    /// [`Bitset`](crate::Bitset) and [`Atomic`](crate::Atomic), logarithmic in the trees, linear in
+    /// the number of blocks in `Lists`.
     fn is_free(&self, frame: FrameId) -> bool;
 
-    /// Counts the free blocks. Linear in their number.
+    /// Counts the free blocks. Linear in the runs of free frames in [`Bitset`](crate::Bitset), in
+    /// the metadata in [`Atomic`](crate::Atomic); elsewhere the time of
+    /// [`is_free`](Self::is_free) for each frame.
     fn stats(&self) -> Stats {
         Stats::count(self.frames(), |frame| self.is_free(FrameId(frame)))
     }

@@ -145,7 +145,8 @@ pub type ListVec = Lists<Vec<Block>>;
 pub type ListLinked = Lists<DoublyLinked>;
 
 impl<L: BlockList> Lists<L> {
-    /// An allocator of `frames` frames of which none is free.
+    /// An allocator of `frames` frames of which none is free. Takes time and memory for a block for
+    /// each 2^18 of them.
     #[must_use]
     pub fn new(frames: usize) -> Self {
         let mut lists: [L; MAX_ORDER as usize + 1] = Default::default();

@@ -276,7 +276,7 @@ mod tests {
     fn more_frames_than_memory_describes_are_refused() {
         for frames in [usize::MAX, 1 << (usize::BITS - 1), 1 << (usize::BITS - 2)] {
             assert_eq!(BitmapTree::new(frames, &mut []).unwrap_err(), Error::MetadataTooSmall);
-            assert_eq!(Bitset::new(frames, &mut []).unwrap_err(), Error::OutOfRange);
+            assert_eq!(Bitset::new(frames, &mut []).unwrap_err(), Error::TooManyFrames);
             assert_eq!(Atomic::new(frames, &[]).unwrap_err(), Error::MetadataTooSmall);
             assert_eq!(Extents::new(frames, &[]).unwrap_err(), Error::MetadataTooSmall);
         }

@@ -1,5 +1,6 @@
 //! Fragmentation in figures.
 
+use crate::bits::WORD;
 use crate::frame::blocks_of;
 use crate::{MAX_ORDER, Order};
 
@@ -39,6 +40,30 @@ impl Stats {
                 start += 1;
             }
         }
+        stats
+    }
+
+    /// Counts by words of 64 frames; the bit of a free frame is set.
+    pub(crate) fn of_words(words: impl Iterator<Item = u64>) -> Self {
+        let mut stats = Self::default();
+        let (mut start, mut length) = (0, 0);
+        for (word, bits) in words.enumerate() {
+            let mut bit = 0;
+            while bit < WORD {
+                let rest = bits >> bit;
+                let free = rest.trailing_ones() as usize;
+                if free > 0 {
+                    start = if length == 0 { word * WORD + bit } else { start };
+                    length += free;
+                    bit += free;
+                } else {
+                    stats.add_run(start, length);
+                    length = 0;
+                    bit += rest.trailing_zeros() as usize;
+                }
+            }
+        }
+        stats.add_run(start, length);
         stats
     }
 
@@ -102,6 +127,17 @@ mod tests {
         assert_eq!(blocks, [1, 2, 1, 0, 1, 0]);
         let usable = [0, 1, 2, 3, 10, 11].map(|n| stats.usable_frames(order(n)));
         assert_eq!(usable, [1033, 1032, 1028, 1024, 1024, 0]);
+    }
+
+    #[test]
+    fn runs_are_found_within_words_and_across_them() {
+        let words = [!0 << 60, !0, 0b1101, 0, 1 << 63, 1, !0];
+        let free = |frame: usize| words[frame / WORD] >> (frame % WORD) & 1 != 0;
+        let frames = words.len() * WORD;
+        let counted = Stats { frames, ..Stats::of_words(words.into_iter()) };
+        assert_eq!(counted, Stats::count(frames, free));
+        assert_eq!((counted.free_frames, counted.longest_run_frames), (137, 69));
+        assert_eq!(Stats::of_words([].into_iter()), Stats::default());
     }
 
     #[test]

@@ -134,7 +134,8 @@ pub type TreeVec = Tree<Vec<usize>>;
 pub type TreeLinked = Tree<SinglyLinked>;
 
 impl<L: FreeList> Tree<L> {
-    /// An allocator of `frames` frames of which none is free.
+    /// An allocator of `frames` frames of which none is free. Takes time and memory for a block for
+    /// each 2^18 of them.
     #[must_use]
     pub fn new(frames: usize) -> Self {
         let mut tree = Self {

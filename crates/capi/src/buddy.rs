@@ -44,7 +44,7 @@ fn order(order: c_uint) -> Option<Order> {
 /// How many bytes an allocator of `frames` frames needs; 0 if there cannot be one.
 #[unsafe(no_mangle)]
 pub extern "C" fn hectare_buddy_bytes(frames: usize) -> usize {
-    if let Err(Error::OutOfRange) = Bitset::over_zeroed(frames, &mut []) {
+    if let Err(Error::TooManyFrames) = Bitset::over_zeroed(frames, &mut []) {
         return 0;
     }
     size_of::<Buddy>() + Bitset::metadata_bytes(frames)

@@ -7,7 +7,7 @@ use super::state::{self, SECTOR_WORDS};
 use super::{Atomic, SECTORS_IN_TREE, TREE_WORDS};
 use crate::bits::{WORD, WORD_SHIFT, blocks, span};
 use crate::frame::{check_block, range_end};
-use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator};
+use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator, Stats};
 
 /// A handle to an [`Atomic`] for one thread or CPU. Dropping it gives back what it holds.
 #[derive(Debug)]
@@ -351,6 +351,10 @@ impl FrameAllocator for Local<'_> {
 
     fn is_free(&self, frame: FrameId) -> bool {
         self.shared.is_free(frame)
+    }
+
+    fn stats(&self) -> Stats {
+        self.shared.stats()
     }
 
     fn validate(&self) -> Result<(), Invalid> {

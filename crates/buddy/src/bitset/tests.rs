@@ -97,7 +97,7 @@ fn ranges_are_longer_than_the_largest_block() {
 #[test]
 fn there_are_at_most_two_to_the_36_frames() {
     assert_eq!(Bitset::new(1 << 36, &mut []).unwrap_err(), Error::MetadataTooSmall);
-    assert_eq!(Bitset::new((1 << 36) + 1, &mut []).unwrap_err(), Error::OutOfRange);
+    assert_eq!(Bitset::new((1 << 36) + 1, &mut []).unwrap_err(), Error::TooManyFrames);
 }
 
 /// Enough frames to need every tier of the summaries.
