@@ -29,8 +29,8 @@ size_t hectare_buddy_bytes(size_t frames);
 
 /*
  * Makes an allocator in memory, of bytes bytes, aligned to 8. No frame is free before
- * hectare_buddy_free_range makes it so. NULL if memory is NULL, not aligned or too short. The
- * allocator ends when its memory is used otherwise.
+ * hectare_buddy_free_range makes it so. NULL if memory is NULL, not aligned or too short, or if
+ * there are more than 2^36 frames. The allocator ends when its memory is used otherwise.
  */
 hectare_buddy *hectare_buddy_create(void *memory, size_t bytes, size_t frames);
 
@@ -58,6 +58,17 @@ int hectare_buddy_free_range(hectare_buddy *buddy, size_t first, size_t frames);
 
 /* How many frames are free. */
 size_t hectare_buddy_free_frames(const hectare_buddy *buddy);
+
+/* How the free frames are laid out. */
+struct hectare_buddy_stat {
+    size_t frames;             /* managed, free or not */
+    size_t free_frames;
+    size_t longest_run_frames; /* the most in a row, wherever they begin */
+    size_t free_blocks[19];    /* by order; each run counts as the fewest blocks that make it up */
+};
+
+/* Writes that to *stat. The time is proportional to the number of runs of free frames. */
+void hectare_buddy_stat(const hectare_buddy *buddy, struct hectare_buddy_stat *stat);
 
 #ifdef __cplusplus
 }

@@ -62,6 +62,18 @@ size_t tlsf_alloc_overhead(void);
  * `user` may be NULL. Does nothing if pool is NULL. */
 typedef void (*tlsf_walker)(void* ptr, size_t size, int used, void* user);
 void tlsf_walk_pool(pool_t pool, tlsf_walker walker, void* user);
+/* What a heap holds. Not in TLSF 3.1. Bytes of blocks include their headers. */
+struct tlsf_stat {
+    size_t pools;
+    size_t used_bytes;
+    size_t free_bytes;
+    size_t peak_used_bytes;           /* the most that were ever in use at once */
+    size_t largest_allocatable_bytes; /* what tlsf_malloc can serve now */
+};
+
+/* Writes that to *stat. Constant time. */
+void tlsf_stat(tlsf_t tlsf, struct tlsf_stat* stat);
+
 /* 0 if sound; negative if not, or if pool is NULL. */
 int tlsf_check(tlsf_t tlsf);
 int tlsf_check_pool(pool_t pool);

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
+use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, MAX_ORDER, Order, RangeAllocator};
 
 /// `hectare_buddy`: it lies at the front of the memory that the caller gives, its metadata behind
 /// it.
@@ -10,6 +10,17 @@ use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocato
 #[repr(C, align(8))]
 pub struct Buddy {
     frames: Bitset<'static>,
+}
+
+/// `struct hectare_buddy_stat`: see the header.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the header has them")]
+pub struct BuddyStat {
+    pub frames: usize,
+    pub free_frames: usize,
+    pub longest_run_frames: usize,
+    pub free_blocks: [usize; MAX_ORDER as usize + 1],
 }
 
 /// The negated number from `errno.h`.
@@ -165,4 +176,22 @@ pub unsafe extern "C" fn hectare_buddy_free_range(
 pub unsafe extern "C" fn hectare_buddy_free_frames(buddy: *const Buddy) -> usize {
     // SAFETY: the caller's promise.
     unsafe { &*buddy }.frames.free_frames()
+}
+
+/// Writes to `stat` how the free frames are laid out.
+///
+/// # Safety
+/// `buddy` as for [`hectare_buddy_alloc`]; `stat` is the caller's to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hectare_buddy_stat(buddy: *const Buddy, stat: *mut BuddyStat) {
+    // SAFETY: the caller's promise.
+    let stats = unsafe { &*buddy }.frames.stats();
+    let told = BuddyStat {
+        frames: stats.frames,
+        free_frames: stats.free_frames,
+        longest_run_frames: stats.longest_run_frames,
+        free_blocks: stats.free_blocks,
+    };
+    // SAFETY: as above.
+    unsafe { stat.write(told) };
 }

@@ -9,6 +9,18 @@ use hectare_tlsf::{Misuse, WideTlsf};
 /// The callback that a walk calls for each block.
 pub type Walker = unsafe extern "C" fn(*mut c_void, usize, c_int, *mut c_void);
 
+/// `struct tlsf_stat`: see the header.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the header has them")]
+pub struct HeapStat {
+    pub pools: usize,
+    pub used_bytes: usize,
+    pub free_bytes: usize,
+    pub peak_used_bytes: usize,
+    pub largest_allocatable_bytes: usize,
+}
+
 /// The heap behind a `tlsf_t`.
 ///
 /// # Safety
@@ -265,6 +277,25 @@ pub unsafe extern "C" fn tlsf_walk_pool(
         // SAFETY: the caller's walker, called as its type says.
         unsafe { walker(payload, block.payload_bytes, c_int::from(block.used), user) };
     }
+}
+
+/// Writes to `stat` what the heap holds.
+///
+/// # Safety
+/// `tlsf` came from `tlsf_create`; `stat` is the caller's to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlsf_stat(tlsf: *mut c_void, stat: *mut HeapStat) {
+    // SAFETY: the caller's promise, passed on.
+    let stats = unsafe { heap(tlsf) }.stats();
+    let told = HeapStat {
+        pools: stats.pools,
+        used_bytes: stats.used_bytes,
+        free_bytes: stats.free_bytes,
+        peak_used_bytes: stats.peak_used_bytes,
+        largest_allocatable_bytes: stats.largest_allocatable_bytes,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { stat.write(told) };
 }
 
 /// 0 if the whole heap is sound, else −1.

@@ -56,6 +56,19 @@ int main(void) {
     CHECK(hectare_buddy_free_range(buddy, 8, 5) == 0 && hectare_buddy_free_range(buddy, 3, 1) == 0);
     CHECK(hectare_buddy_free_frames(buddy) == FRAMES);
 
+    /* 10,000 frames are blocks of orders 13, 10, 9, 8 and 4; without frame 4096 there are others. */
+    struct hectare_buddy_stat stat;
+    hectare_buddy_stat(buddy, &stat);
+    CHECK(stat.frames == FRAMES && stat.free_frames == FRAMES && stat.longest_run_frames == FRAMES);
+    for (unsigned order = 0; order < 19; order++)
+        CHECK(stat.free_blocks[order] == ((FRAMES >> order) & 1));
+    CHECK(hectare_buddy_reserve(buddy, 4096, 1) == 0);
+    hectare_buddy_stat(buddy, &stat);
+    CHECK(stat.frames == FRAMES && stat.free_frames == FRAMES - 1);
+    CHECK(stat.longest_run_frames == FRAMES - 4097);
+    CHECK(stat.free_blocks[13] == 0 && stat.free_blocks[12] == 1 && stat.free_blocks[0] == 1);
+    CHECK(hectare_buddy_free(buddy, 4096, 0) == 0);
+
     /* Beside a shadow: no frame has two owners, and none is lost. */
     enum { SLOTS = 400 };
     static unsigned char owned[FRAMES];

@@ -70,6 +70,18 @@ int main(int argc, char** argv)
     CHECK(tlsf_align_size() == 16 && tlsf_alloc_overhead() <= 8);
     CHECK(tlsf_block_size_min() <= 24 && tlsf_block_size_max() >= (size_t)64 << 30);
 
+    struct tlsf_stat stat, then;
+    tlsf_stat(tlsf, &stat);
+    CHECK(stat.pools == 1 && stat.used_bytes == 0 && stat.peak_used_bytes == 0);
+    CHECK(stat.free_bytes == sizeof memory - tlsf_size() - tlsf_pool_overhead());
+    CHECK(stat.largest_allocatable_bytes == stat.free_bytes - tlsf_alloc_overhead());
+    void* all = tlsf_malloc(tlsf, stat.largest_allocatable_bytes);
+    tlsf_stat(tlsf, &then);
+    CHECK(all && then.free_bytes == 0 && then.largest_allocatable_bytes == 0);
+    tlsf_free(tlsf, all);
+    tlsf_stat(tlsf, &then);
+    CHECK(then.used_bytes == 0 && then.peak_used_bytes == stat.free_bytes);
+
     CHECK(tlsf_malloc(tlsf, 0) == NULL && tlsf_realloc(tlsf, NULL, 0) == NULL);
     CHECK(tlsf_memalign(tlsf, 64, 0) == NULL && tlsf_memalign(tlsf, 48, 100) == NULL);
     CHECK(tlsf_memalign(tlsf, 0, 100) == NULL && tlsf_memalign(tlsf, SIZE_MAX / 2 + 1, 1) == NULL);
