@@ -17,7 +17,7 @@ use hectare_base::sync::Park;
 use hectare_pages::PageSource;
 
 use crate::error::Misuse;
-use crate::locked::{Heap, Locked, Refused, end, realloc_behind};
+use crate::locked::{Heap, Locked, Refused, end};
 use crate::sharded::Sharded;
 
 /// A [`Sharded`] heap as the threads of one CPU see it, for collections. They allocate from that
@@ -193,7 +193,7 @@ impl<H: Heap, P: Park> Shared for &Locked<H, P> {
         size: usize,
     ) -> Result<Option<NonNull<u8>>, Misuse> {
         // SAFETY: the caller's promise, passed on.
-        unsafe { realloc_behind(&self.lock, ptr, align, size) }
+        unsafe { Locked::realloc(self, ptr, align, size) }
     }
 }
 

@@ -156,10 +156,11 @@ pub(crate) unsafe fn realloc_behind<H: Heap, P: Park>(
 /// ever. Where handlers allocate, keep the heap, which is `Send`, in a cell that only critical
 /// sections reach. The same holds for threads of strict priorities on one processor (`SCHED_FIFO`)
 /// while `P` is [`SpinPark`]: a thread that polls keeps a lower one that holds the lock from going
-/// on. Give such threads a `P` that sleeps, such as `hectare_pages::FutexPark`.
+/// on. Give such threads a `P` that sleeps: `hectare_pages::FutexPark` on Linux, elsewhere one that
+/// implements `hectare_base::sync::Park` by what the system has.
 #[derive(Debug)]
 pub struct Locked<H, P: Park = SpinPark> {
-    pub(crate) lock: Lock<H, P>,
+    lock: Lock<H, P>,
 }
 
 impl<H, P: Park> Locked<H, P> {
@@ -218,6 +219,35 @@ impl<H: Heap, P: Park> Locked<H, P> {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.lock.lock().free(ptr) }
     }
+
+    /// As [`Tlsf::realloc`]. Other threads wait for no copy, unless the block must grow backward.
+    ///
+    /// # Errors
+    /// [`Misuse`], if the header shows it.
+    ///
+    /// # Safety
+    /// As for [`Tlsf::realloc`].
+    pub unsafe fn realloc(
+        &self,
+        ptr: NonNull<u8>,
+        align: usize,
+        size: usize,
+    ) -> Result<Option<NonNull<u8>>, Misuse> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { realloc_behind(&self.lock, ptr, align, size) }
+    }
+
+    /// As [`Tlsf::usable_size`].
+    ///
+    /// # Errors
+    /// [`Misuse`], if the header shows it.
+    ///
+    /// # Safety
+    /// As for [`Tlsf::usable_size`].
+    pub unsafe fn usable_size(&self, ptr: NonNull<u8>) -> Result<usize, Misuse> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.lock.lock().usable_size(ptr) }
+    }
 }
 
 /// A call of the program's allocator that the heap refused.
@@ -254,7 +284,7 @@ unsafe impl<H: Heap, P: Park> GlobalAlloc for Locked<H, P> {
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let Some(block) = NonNull::new(ptr) else { return null_mut() };
         // SAFETY: the caller's promise, passed on.
-        match unsafe { realloc_behind(&self.lock, block, layout.align(), new_size) } {
+        match unsafe { Self::realloc(self, block, layout.align(), new_size) } {
             Ok(new) => new.map_or(null_mut(), NonNull::as_ptr),
             Err(misuse) => end(&Refused { call: "realloc", ptr, misuse }),
         }

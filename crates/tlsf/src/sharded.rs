@@ -50,11 +50,12 @@ impl<S: PageSource, const CHUNKS: usize> ChunkSet<S, CHUNKS> {
     /// The source's; [`SourceError::Exhausted`] also for more chunks than there are addresses.
     ///
     /// # Panics
-    /// If `chunk_bytes` is not both: chunks would extend beyond what the source has reserved.
+    /// If `chunk_bytes` is not both.
     pub fn new(source: S, chunk_bytes: usize) -> Result<Self, SourceError> {
         assert!(
             chunk_bytes.is_power_of_two() && chunk_bytes >= source.page_bytes(),
-            "chunks of {chunk_bytes} bytes"
+            "chunks of {chunk_bytes} bytes: they are a power of two, of a page ({} bytes) or more",
+            source.page_bytes()
         );
         let bytes = CHUNKS.checked_mul(chunk_bytes).ok_or(SourceError::Exhausted)?;
         let start = source.reserve(bytes, chunk_bytes)?;

@@ -295,7 +295,9 @@ fn chunks_that_no_source_can_reserve_are_refused() {
     // With chunks of half a page nothing would be reserved; chunks of three pages are not aligned.
     for bytes in [2048, 3 * 4096] {
         let wrong = std::panic::AssertUnwindSafe(|| ChunkSet::<_, 1>::new(&source, bytes).is_ok());
-        assert!(std::panic::catch_unwind(wrong).is_err(), "chunks of {bytes} bytes");
+        let refused = std::panic::catch_unwind(wrong).expect_err("chunks that are refused");
+        let told = refused.downcast_ref::<String>().expect("a message");
+        assert!(told.ends_with("a power of two, of a page (4096 bytes) or more"), "{told}");
     }
     assert!(ChunkSet::<_, 1>::new(&source, 4096).is_ok(), "chunks of one page");
 }
@@ -340,7 +342,7 @@ fn misuse_of_an_allocator_ends_the_program_and_does_not_unwind() {
             let block = NonNull::new(ptr).expect("64 KiB have room");
             match call.as_str() {
                 "dealloc" => HEAP.dealloc(ptr, layout),
-                "realloc" => drop(HEAP.realloc(ptr, layout, 200)),
+                "realloc" => drop(GlobalAlloc::realloc(&HEAP, ptr, layout, 200)),
                 "deallocate" => (&HEAP).deallocate(block, layout),
                 "grow" => drop((&HEAP).grow(block, layout, Layout::new::<[u8; 200]>())),
                 _ => drop((&HEAP).shrink(block, layout, Layout::new::<[u8; 50]>())),
@@ -375,7 +377,8 @@ fn threads_share_a_locked_heap() {
                     let ptr = unsafe { HEAP.alloc(layout) };
                     assert!(!ptr.is_null());
                     unsafe { ptr.write_bytes(thread, layout.size()) };
-                    let ptr = unsafe { HEAP.realloc(ptr, layout, 2 * layout.size()) };
+                    let ptr =
+                        unsafe { GlobalAlloc::realloc(&HEAP, ptr, layout, 2 * layout.size()) };
                     assert!(!ptr.is_null() && ptr.addr() % layout.align() == 0);
                     let bytes = unsafe { core::slice::from_raw_parts(ptr, layout.size()) };
                     assert!(bytes.iter().all(|&byte| byte == thread));
@@ -386,6 +389,27 @@ fn threads_share_a_locked_heap() {
     });
     assert_eq!(HEAP.lock().validate(), Ok(()));
     assert_eq!(HEAP.lock().stats().used_bytes, 0);
+}
+
+#[test]
+fn a_locked_heap_resizes_its_blocks_and_gives_their_sizes() {
+    let mut arena = Arena::new(4096);
+    let heap: Locked<Tlsf> = Locked::new(Tlsf::new());
+    unsafe { heap.lock_mut().add_pool(arena.start(), 4096) }.expect("fits");
+    let [block, behind] = [100, 100].map(|bytes| heap.memalign(64, bytes).expect("room"));
+    unsafe { block.write_bytes(7, 100) };
+    assert_eq!(unsafe { heap.realloc(block, 64, 5000) }, Ok(None));
+    let moved = unsafe { heap.realloc(block, 64, 1000) }.expect("a block").expect("room");
+    assert!(moved != block && moved.addr().get() % 64 == 0);
+    assert!(unsafe { heap.usable_size(moved) }.is_ok_and(|bytes| (1000..1100).contains(&bytes)));
+    Shadow::check(moved, 100, 7);
+    assert_eq!(unsafe { heap.realloc(block, 64, 10) }, Err(Misuse::DoubleFree));
+    assert_eq!(unsafe { heap.usable_size(block) }, Err(Misuse::DoubleFree));
+    for block in [moved, behind] {
+        assert_eq!(unsafe { heap.free(block) }, Ok(()));
+    }
+    let heap = heap.lock();
+    assert_eq!((heap.validate(), heap.stats().used_bytes), (Ok(()), 0));
 }
 
 /// A heap that notes which of its methods are called under its lock.
@@ -456,7 +480,7 @@ fn others_wait_for_no_copy_where_another_block_has_room() {
     let layout = Layout::from_size_align(5_000, 16).expect("a valid layout");
     let mut resize = |size, is_moved, calls: &[&str]| {
         unsafe { heap.lock_mut() }.calls.clear();
-        let now = unsafe { heap.realloc(mine.as_ptr(), layout, size) };
+        let now = unsafe { GlobalAlloc::realloc(&heap, mine.as_ptr(), layout, size) };
         let now = NonNull::new(now).expect("room");
         assert_eq!((now != mine, &heap.lock().calls[..]), (is_moved, calls), "{size} bytes");
         mine = now;
@@ -520,7 +544,7 @@ fn the_lock_is_free_before_a_block_is_copied() {
             }
         });
         let layout = Layout::from_size_align(5_000, 16).expect("a valid layout");
-        let now = unsafe { heap.realloc(mine.as_ptr(), layout, 15_000) };
+        let now = unsafe { GlobalAlloc::realloc(&heap, mine.as_ptr(), layout, 15_000) };
         let now = NonNull::new(now).expect("room");
         assert_ne!(now, mine);
         Shadow::check(now, 5_000, 3);
