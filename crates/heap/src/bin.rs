@@ -176,7 +176,9 @@ impl<'a, S: SlabSource> Finder<'a, S> {
     }
 }
 
-/// A list that is being walked: where it goes on, and how many objects are left of it.
+/// A list that is being walked: where it goes on, and how many objects were counted from there on.
+/// The list may be longer or shorter than that: a thread may have been cancelled, or a signal
+/// handler have left it by `siglongjmp`, between an object and its count.
 #[derive(Clone, Copy)]
 struct Walked {
     next: Link,
@@ -208,7 +210,8 @@ impl Walk {
     }
 
     /// Writes the next objects to `links`, and returns how many: none when all lists have ended.
-    /// They are of all lists as long as these last, then of one list after another.
+    /// They are of all lists as long as these last by their counts, then of one list after another.
+    /// Of a list that is shorter, the end stands among them.
     #[inline(always)]
     fn step(&mut self, links: &mut [Link; PREFETCHED]) -> usize {
         const EACH: usize = PREFETCHED / GIVEN_AT_ONCE;
@@ -221,10 +224,14 @@ impl Walk {
             self.0.iter_mut().for_each(|list| list.left -= EACH);
             return PREFETCHED;
         }
-        let Some(list) = self.0.iter_mut().find(|list| list.left > 0) else { return 0 };
-        let count = list.left.min(PREFETCHED);
-        links[..count].fill_with(|| list.step());
-        list.left -= count;
+        let goes_on = |list: &&mut Walked| list.next != Link::END;
+        let Some(list) = self.0.iter_mut().find(goes_on) else { return 0 };
+        let mut count = 0;
+        while count < PREFETCHED && list.next != Link::END {
+            links[count] = list.step();
+            count += 1;
+        }
+        list.left = list.left.saturating_sub(count);
         count
     }
 }
@@ -395,7 +402,8 @@ impl Bin {
     }
 
     /// Takes back the objects of `batches`, all of `class`, [`GIVEN_AT_ONCE`] lists at a time.
-    /// Slabs that become empty go to `emptied`.
+    /// Slabs that become empty go to `emptied`. Returns how many objects there were, however many
+    /// had been counted.
     ///
     /// # Errors
     /// The first object found that is not out. The objects behind it stay where they are.
@@ -405,38 +413,48 @@ impl Bin {
         batches: &[Batch],
         emptied: &mut Emptied,
         source: &impl SlabSource,
-    ) -> Result<(), Misused> {
+    ) -> Result<usize, Misused> {
         let finder = Finder::new(class, source);
         let mut links = [Link::END; PREFETCHED];
         let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
+        let mut given = 0;
         for lists in batches.chunks(GIVEN_AT_ONCE) {
             let mut walk = Walk::through(lists);
             for list in &mut walk.0 {
-                self.give_neighbours(list, &finder, emptied)?;
+                given += self.give_neighbours(list, &finder, emptied)?;
             }
             // Each object of a list may lie in another slab. So the descriptors are fetched side by
             // side before the first is needed. All links are read before an object is given back,
             // since its memory may go with it.
             loop {
-                let count = walk.step(&mut links);
+                let mut count = walk.step(&mut links);
                 if count == 0 {
                     break;
                 }
-                for (&link, ahead) in links[..count].iter().zip(&mut ahead) {
-                    *ahead =
-                        finder.find(link).ok_or(Misuse::FreeListCorrupted.at(link.as_ptr()))?;
+                let mut unfound = |(&link, place): (&Link, &mut _)| match finder.find(link) {
+                    Some(found) => {
+                        *place = found;
+                        false
+                    }
+                    None => true,
+                };
+                while let Some(at) = links[..count].iter().zip(&mut ahead).position(&mut unfound) {
+                    if links[at] != Link::END {
+                        return Err(Misuse::FreeListCorrupted.at(links[at].as_ptr()));
+                    }
+                    // A list's end, which takes no place.
+                    count -= 1;
+                    links[at] = links[count];
                 }
                 // Counted here at once: to count each object in memory would be the critical path.
                 self.free_objects += count;
+                given += count;
                 for (&place, &link) in ahead[..count].iter().zip(&links) {
                     self.give_one(place, class, emptied).map_err(|what| what.at(link.as_ptr()))?;
                 }
             }
-            if let Some(list) = walk.0.iter().find(|list| list.next != Link::END) {
-                return Err(Misuse::FreeListCorrupted.at(list.next.as_ptr()));
-            }
         }
-        Ok(())
+        Ok(given)
     }
 
     /// As [`give`](Self::give), for those of `objects` that are `Some`. They are on no list, and
@@ -489,8 +507,9 @@ impl Bin {
         list: &mut Walked,
         finder: &Finder<'_, impl SlabSource>,
         emptied: &mut Emptied,
-    ) -> Result<(), Misused> {
-        while list.left >= LEAST_NEIGHBOURS && are_neighbours(list.next) {
+    ) -> Result<usize, Misused> {
+        let mut given = 0;
+        while list.next != Link::END && are_neighbours(list.next) {
             let head = list.next;
             let found = finder.find(head).filter(|found| found.slab.class() == finder.class);
             let Some(Returning { slab: name, index }) = found else {
@@ -522,6 +541,7 @@ impl Bin {
                 index
             });
             self.free_objects += count;
+            given += count;
             if slab.has_to_move() {
                 self.settle(name, slab, count, emptied);
             }
@@ -531,7 +551,7 @@ impl Bin {
             outcome?;
             *list = Walked { next: rest, left: list.left.saturating_sub(count) };
         }
-        Ok(())
+        Ok(given)
     }
 
     /// Puts a slab to which `count` objects have come back on the list where it belongs now, or

@@ -148,10 +148,8 @@ impl<S: System> Heap<S> {
         let mut emptied = Emptied::NONE;
         let given = self.bins[class.index()].lock().give(class, batches, &mut emptied, self);
         self.put_slabs(emptied);
-        if let Err(Misused { what, object }) = given {
-            self.misuse("free", object, what);
-        }
-        let objects: usize = batches.iter().map(|batch| batch.count).sum();
+        let objects =
+            given.unwrap_or_else(|Misused { what, object }| self.misuse("free", object, what));
         let bytes = objects * class.object_bytes();
         self.out_bytes.fetch_sub(bytes, Relaxed);
         bytes
@@ -179,5 +177,50 @@ impl<S: System> Heap<S> {
         let slab = self.slab_of(object.as_ptr().addr().get());
         // SAFETY: the slab of an object of this class is this bin's, and its lock is held.
         slab.is_some_and(|slab| unsafe { slab.get() }.is_taken(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    use hectare_pages::Os;
+
+    use super::*;
+
+    /// A signal handler that does not return, or a thread cancelled at any point, can leave a list
+    /// with one object more or fewer than was counted.
+    #[test]
+    fn lists_go_back_as_far_as_they_reach_whatever_was_counted() {
+        const LENGTHS: [usize; 7] = [40, 41, 1, 20, 60, 17, 16];
+        let heap = Box::new(Heap::new(Os, 64 << 20));
+        for (bytes, miscounted) in [16, 100, 1024, 32768]
+            .into_iter()
+            .flat_map(|bytes| [-100, -17, -1, 0, 1, 17, 100].map(|counted| (bytes, counted)))
+        {
+            let class = ClassId::for_bytes(bytes);
+            let total = LENGTHS.iter().sum::<usize>();
+            let objects: Vec<_> = (0..total).map(|_| heap.malloc_slow(Seat::NONE, bytes)).collect();
+            // Neighbours in the first list alone: the others hold objects of many places.
+            let place = |at| if at < LENGTHS[0] { at } else { LENGTHS[0] + (at * 83) % 155 };
+            let mut scattered = (0..total).map(|at| {
+                let object = NonNull::new(objects[place(at)]).expect("memory");
+                // SAFETY: an object of this heap, which nobody uses.
+                unsafe { FreeObject::new(object) }
+            });
+            let batches = LENGTHS.map(|length| {
+                let list = scattered.by_ref().take(length);
+                let with = |list, object| Some(Batch::with(object, list, heap.key()));
+                let batch = list.fold(None, with).expect("an object");
+                Batch { count: batch.count.saturating_add_signed(miscounted).max(1), ..batch }
+            });
+            let bin = &heap.bins[class.index()];
+            assert!(bin.lock().slabs() > 0);
+            let given = heap.give_to_slabs(class, &batches) / class.object_bytes();
+            let slabs = bin.lock().slabs();
+            assert_eq!((given, slabs), (total, 0), "{bytes} bytes, miscounted by {miscounted}");
+        }
     }
 }
