@@ -158,10 +158,9 @@ fn section(report: &Report, machine: Option<String>) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::contest::analysis::ALL_CASES;
+    use crate::measure::thread_time_ns;
     use crate::report::{Row, Series};
 
     fn report() -> Report {
@@ -322,29 +321,19 @@ mod tests {
         report
     }
 
-    /// The processor time of this thread alone, so that other work of the machine does not count.
-    fn processor_time() -> Duration {
-        // SAFETY: all-zero is a valid `timespec`.
-        let mut time: libc::timespec = unsafe { std::mem::zeroed() };
-        // SAFETY: valid for writing.
-        let told = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-        assert_eq!(told, 0);
-        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-    }
-
     #[test]
     fn a_page_takes_time_in_proportion_to_its_rows() {
         let least = |rows: usize| {
             let report = [many(rows)];
             let once = |_| {
-                let since = processor_time();
+                let since = thread_time_ns();
                 assert!(draw(&report, false).unwrap().contains("</html>"));
-                processor_time() - since
+                thread_time_ns() - since
             };
             (0..3).map(once).min().unwrap()
         };
         let (few, many) = (least(125), least(2000));
-        let ratio = many.as_secs_f64() / few.as_secs_f64();
+        let ratio = many as f64 / few as f64;
         // Sixteen times the rows take some 16 to 20 times the time. If each row looked at all rows,
         // it would be 256 times.
         assert!(ratio < 48.0, "{few:?} for 125, {many:?} for 2000: {ratio:.1} times as long");

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::Context;
 
 use super::served::{Lookout, Served, tick_ns};
-use crate::measure::{monotonic_ns, resident_bytes_of};
+use crate::measure::{monotonic_ns, resident_bytes_of, thread_time_ns};
 
 /// Resident memory at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +54,9 @@ pub(super) struct Tree {
     lookout: Option<Lookout>,
 }
 
-/// The search for descendants takes at most one part in this many of the time: it reads a file for
-/// each thread, and there may be thousands.
+/// The search for descendants takes at most one part in this many of a processor's time: it reads a
+/// file for each thread, and there may be thousands. While it waits for a processor it takes none:
+/// on a busy machine the next search would otherwise come too late for a short program.
 const SHARE_OF_TIME: u64 = 100;
 
 impl Tree {
@@ -72,14 +73,14 @@ impl Tree {
     /// Resident memory of all of them now, bytes; `None` when the root has ended.
     pub(super) fn resident_bytes(&mut self) -> Option<u64> {
         let own = resident_bytes(self.root)?;
-        let begun_ns = monotonic_ns();
-        if begun_ns >= self.due_ns {
+        if monotonic_ns() >= self.due_ns {
+            let begun_ns = thread_time_ns();
             self.below = descendants(self.root);
             if let Some(lookout) = &mut self.lookout {
                 self.below.iter().chain([&self.root]).for_each(|&pid| lookout.look(pid));
             }
-            let now_ns = monotonic_ns();
-            self.due_ns = now_ns + (now_ns - begun_ns) * SHARE_OF_TIME;
+            let taken_ns = thread_time_ns() - begun_ns;
+            self.due_ns = monotonic_ns() + taken_ns * SHARE_OF_TIME;
         }
         Some(own + self.below.iter().filter_map(|&pid| resident_bytes(pid)).sum::<u64>())
     }
