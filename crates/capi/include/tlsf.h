@@ -62,6 +62,7 @@ size_t tlsf_alloc_overhead(void);
  * `user` may be NULL. Does nothing if pool is NULL. */
 typedef void (*tlsf_walker)(void* ptr, size_t size, int used, void* user);
 void tlsf_walk_pool(pool_t pool, tlsf_walker walker, void* user);
+
 /* What a heap holds. Not in TLSF 3.1. Bytes of blocks include their headers. */
 struct tlsf_stat {
     size_t pools;

@@ -431,14 +431,11 @@ impl Bin {
                 if count == 0 {
                     break;
                 }
-                let mut unfound = |(&link, place): (&Link, &mut _)| match finder.find(link) {
-                    Some(found) => {
-                        *place = found;
-                        false
-                    }
-                    None => true,
+                let mut is_unfound = |(&link, place): (&Link, &mut _)| {
+                    finder.find(link).map(|found| *place = found).is_none()
                 };
-                while let Some(at) = links[..count].iter().zip(&mut ahead).position(&mut unfound) {
+                while let Some(at) = links[..count].iter().zip(&mut ahead).position(&mut is_unfound)
+                {
                     if links[at] != Link::END {
                         return Err(Misuse::FreeListCorrupted.at(links[at].as_ptr()));
                     }

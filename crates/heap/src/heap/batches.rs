@@ -204,7 +204,8 @@ mod tests {
             let total = LENGTHS.iter().sum::<usize>();
             let objects: Vec<_> = (0..total).map(|_| heap.malloc_slow(Seat::NONE, bytes)).collect();
             // Neighbours in the first list alone: the others hold objects of many places.
-            let place = |at| if at < LENGTHS[0] { at } else { LENGTHS[0] + (at * 83) % 155 };
+            let (first, others) = (LENGTHS[0], total - LENGTHS[0]);
+            let place = |at| if at < first { at } else { first + (at * 83) % others };
             let mut scattered = (0..total).map(|at| {
                 let object = NonNull::new(objects[place(at)]).expect("memory");
                 // SAFETY: an object of this heap, which nobody uses.

@@ -336,7 +336,7 @@ mod tests {
         let ratio = many as f64 / few as f64;
         // Sixteen times the rows take some 16 to 20 times the time. If each row looked at all rows,
         // it would be 256 times.
-        assert!(ratio < 48.0, "{few:?} for 125, {many:?} for 2000: {ratio:.1} times as long");
+        assert!(ratio < 48.0, "{few} ns for 125, {many} for 2000: {ratio:.1} times as long");
     }
 
     #[test]
